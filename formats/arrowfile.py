@@ -1,0 +1,107 @@
+"""Arrow IPC files as untrusted input: one batch, the expected schema, every buffer in bounds.
+
+Arrow reads what a file claims. Here the claims are checked before any value is used, and each
+exception of pyarrow becomes an IntegrityError that names the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from sift_index.formats.alignment import aligned
+from sift_index.formats.errors import FeatureError
+from sift_index.formats.problems import damaged
+from sift_index.formats.schema import FORMAT_VERSION, META_FORMAT, META_KIND
+
+_ARROW_ERRORS = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    OverflowError,
+    MemoryError,
+)
+
+
+def ipc_bytes(batch: pa.RecordBatch) -> bytes:
+    """Return one batch as an Arrow IPC file: not compressed, 64-byte aligned, deterministic."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=None)
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return aligned(bytes(sink.getvalue()))
+
+
+def read_batch(data: pa.Buffer, schema: pa.Schema, where: object) -> pa.RecordBatch:
+    """Return the only batch of a mapped file as views into it, fully validated.
+
+    `schema` gives the fields and the metadata that must match (kind and format version always).
+    Raises IntegrityError, or FeatureError for a newer format version.
+    """
+    with arrow_errors(where):
+        reader = pa.ipc.open_file(data)
+        _check_metadata(reader.schema.metadata or {}, schema.metadata, where)
+        if not reader.schema.equals(schema):
+            raise damaged(where, f"the columns {schema.names}", reader.schema.names)
+        if reader.num_record_batches != 1:
+            raise damaged(where, "one record batch", reader.num_record_batches)
+        batch = reader.get_batch(0)
+        batch.validate(full=True)
+        _check_columns(batch, data, where)
+    return batch
+
+
+@contextmanager
+def arrow_errors(where: object) -> Iterator[None]:
+    """Turn whatever pyarrow raises on damaged input into an IntegrityError naming the file."""
+    try:
+        yield
+    except _ARROW_ERRORS as error:
+        found = f"{type(error).__name__}: {error}"
+        raise damaged(where, "a valid Arrow IPC file", f"{found:.200}") from error
+
+
+def _check_metadata(found: dict[bytes, bytes], expected: dict[bytes, bytes], where: object) -> None:
+    if found.get(META_KIND) != expected[META_KIND]:
+        raise damaged(where, f"kind {expected[META_KIND]!r}", found.get(META_KIND))
+    version = found.get(META_FORMAT, b"")
+    if version != str(FORMAT_VERSION).encode():
+        raise FeatureError(
+            f"{where}: expected format version {FORMAT_VERSION}, found {version!r};"
+            " upgrade sift-index to read this file"
+        )
+    for name, value in expected.items():
+        if found.get(name) != value:
+            raise damaged(where, f"{name!r} = {value!r}", found.get(name))
+
+
+def _check_columns(batch: pa.RecordBatch, data: pa.Buffer, where: object) -> None:
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise damaged(where, f"no nulls in {field.name}", column.null_count)
+        for buffer in column.buffers():
+            # A buffer elsewhere means the file was compressed: it cannot be shared by processes.
+            if buffer is not None and not _inside(buffer, data):
+                raise damaged(where, f"{field.name} inside the mapped file", "a copy")
+
+
+def _inside(buffer: pa.Buffer, data: pa.Buffer) -> bool:
+    if not buffer.size:
+        return True
+    start: int = buffer.address - data.address
+    return 0 <= start and start + int(buffer.size) <= int(data.size)
+
+
+def buffer_view(buffer: pa.Buffer | None, code: str, count: int) -> memoryview:
+    """Return `count` items of a buffer as a memoryview with struct `code`, in native order."""
+    view: Any = memoryview(buffer if buffer is not None else b"")
+    items: memoryview = view[: count * _SIZES[code]].cast(code)
+    return items
+
+
+_SIZES = {"B": 1, "I": 4, "q": 8}

@@ -1,0 +1,61 @@
+"""The one error tree of the project.
+
+It lives in the lowest layer so that every folder can raise from it; `sift_index.errors` is the
+public name. A message says what was expected, what was found and what to do about it.
+"""
+
+
+class SiftError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class UsageError(SiftError):
+    """An argument, option or configuration value cannot be used as given."""
+
+
+class CorpusError(SiftError):
+    """The corpus as a whole cannot be read (a single bad document is recorded, not raised)."""
+
+
+class DocumentError(CorpusError):
+    """One document of the corpus cannot be read; it is recorded and the build goes on."""
+
+
+class ModelError(SiftError):
+    """The model cannot be found, loaded or used here."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model's architecture cannot be indexed; the message names the reason."""
+
+
+class FormatError(SiftError):
+    """A file of an index is not what the format says it should be."""
+
+
+class IntegrityError(FormatError):
+    """Bytes of an index are not the ones that were written (checksum, size or structure)."""
+
+
+class FeatureError(FormatError):
+    """The index needs a reader feature or format version that this reader does not know."""
+
+
+class IndexNotFoundError(FormatError):
+    """The path holds no index, or not the version asked for."""
+
+
+class FingerprintMismatchError(SiftError):
+    """The index was built for something else; the message lists every differing field."""
+
+
+class CommitConflictError(SiftError):
+    """Another writer published this version first; run the same command again."""
+
+
+class BuildError(SiftError):
+    """A build cannot go on; what was committed stays and the same command resumes it."""
+
+
+class PlanError(SiftError):
+    """A prompt plan does not fit the model, the tokens or the call it is used with."""

@@ -1,0 +1,67 @@
+"""Documents that cannot be indexed, one small file each, so that `ls failed/` shows them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from sift_index.formats.canonical import dump_checked, load_checked
+from sift_index.formats.fields import Fields
+from sift_index.formats.problems import cannot_write, damaged
+from sift_index.formats.store import IndexPaths, file_names, read_file, replace_atomically
+
+
+@dataclass(frozen=True)
+class FailedDocument:
+    """Where a document came from (`source`, any text) and why it was not indexed."""
+
+    source: str
+    reason: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return the fields as JSON values."""
+        return {"source": self.source, "reason": self.reason}
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> FailedDocument:
+        """Read the fields back; raise IntegrityError for a missing one."""
+        return cls(fields.text("source"), fields.text("reason"))
+
+
+def failure_path(paths: IndexPaths, source: str) -> Path:
+    """Return the file of one source: BLAKE2b-128 of its UTF-8 text in hexadecimal."""
+    name = blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return paths.failed / f"{name}.json"
+
+
+def record_failure(paths: IndexPaths, failure: FailedDocument) -> Path:
+    """Write or replace the record of one document; raise BuildError when it cannot be written."""
+    path = failure_path(paths, failure.source)
+    replace_atomically(path, dump_checked(failure.to_json()))
+    return path
+
+
+def read_failures(paths: IndexPaths) -> list[FailedDocument]:
+    """Return all records, sorted by source; raise IntegrityError for a damaged one."""
+    records = [_read(paths, name) for name in file_names(paths.failed, ".json")]
+    return sorted(records, key=lambda record: record.source)
+
+
+def clear_failure(paths: IndexPaths, source: str) -> None:
+    """Forget one document, known or not; raise BuildError when the file cannot be removed."""
+    path = failure_path(paths, source)
+    try:
+        with suppress(FileNotFoundError):
+            path.unlink()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _read(paths: IndexPaths, name: str) -> FailedDocument:
+    path = paths.failed / name
+    record = FailedDocument.from_json(Fields(load_checked(read_file(path), path), path))
+    if failure_path(paths, record.source) != path:
+        raise damaged(path, "the record of the source in its name", record.source)
+    return record

@@ -1,0 +1,121 @@
+"""Joining what an index has with what a build added: sorted arrays, no loop over keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sift_index.formats.fileinfo import PackInfo
+from sift_index.formats.keyorder import Keys, as_items, find_positions, stack_keys
+from sift_index.formats.keytable import KeyColumns, KeyTable
+from sift_index.formats.packs import Pack
+from sift_index.formats.problems import misused
+from sift_index.formats.store import IndexPaths
+
+Documents = Mapping[str, Sequence[bytes]]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of all packs, newest last: keys uint8 [n, 16], pack, row uint32, anchor uint64 [n]."""
+
+    keys: Keys
+    pack: NDArray[np.uint32]
+    row: NDArray[np.uint32]
+    anchor: NDArray[np.uint64]
+    tokens: NDArray[np.int64]
+
+
+def collect_rows(
+    paths: IndexPaths, packs: Sequence[PackInfo], table: KeyTable | None, first: int
+) -> list[Rows]:
+    """Return the rows of the previous table and of new packs, numbered from `first`.
+
+    Raises IntegrityError for a damaged pack.
+    """
+    parts = [] if table is None else [_from_table(table)]
+    for number, info in enumerate(packs, first):
+        parts.append(_from_pack(Pack.open(paths.pack_path(info.name), info), number))
+    return parts
+
+
+def _from_table(table: KeyTable) -> Rows:
+    pack, row = table.locations()
+    # Their tokens are in the previous version's total already.
+    return Rows(table.keys(), pack, row, table.anchors(), np.zeros(len(table), np.int64))
+
+
+def _from_pack(pack: Pack, number: int) -> Rows:
+    n = len(pack)
+    place = np.full(n, number, np.uint32)
+    rows = np.arange(n, dtype=np.uint32)
+    return Rows(pack.keys(), place, rows, pack.anchors(), pack.tokens().astype(np.int64))
+
+
+def merge_rows(parts: Sequence[Rows]) -> Rows:
+    """Sort by key and keep the earliest row of each: a stable sort leaves it first."""
+    if not parts:
+        empty = np.zeros(0, np.uint32)
+        return Rows(stack_keys(b""), empty, empty, np.zeros(0, np.uint64), np.zeros(0, np.int64))
+    keys = np.concatenate([part.keys for part in parts])
+    order = np.argsort(as_items(keys), kind="stable")
+    keys = keys[order]
+    first = np.ones(len(keys), bool)
+    first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+    chosen = order[first]
+    return Rows(
+        keys[first],
+        np.concatenate([part.pack for part in parts])[chosen],
+        np.concatenate([part.row for part in parts])[chosen],
+        np.concatenate([part.anchor for part in parts])[chosen],
+        np.concatenate([part.tokens for part in parts])[chosen],
+    )
+
+
+def merge_documents(table: KeyTable | None, documents: Documents) -> dict[bytes, Sequence[bytes]]:
+    """Return document id in UTF-8 to keys: the known ones, and the new ones over them.
+
+    Raises UsageError for an id that is no valid text.
+    """
+    merged: dict[bytes, Sequence[bytes]] = {}
+    if table is not None:
+        merged = {name.encode(): keys for name, keys in table.documents()}
+    merged.update((_utf8(name), keys) for name, keys in documents.items())
+    return merged
+
+
+def table_columns(rows: Rows, documents: Mapping[bytes, Sequence[bytes]]) -> KeyColumns:
+    """Return the content of the new key table.
+
+    Raises UsageError naming the first document with a key that no pack holds.
+    """
+    names = sorted(documents)
+    lengths = np.array([len(documents[name]) for name in names], np.int64)
+    flat = [key for name in names for key in documents[name]]
+    wrong = next((key for key in flat if len(key) != 16), None)
+    if wrong is not None:
+        raise misused("document key", "16 bytes", len(wrong), "use identity.document_key")
+    places = find_positions(rows.keys, stack_keys(b"".join(flat)))
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    if (places < 0).any():
+        lost = int(np.argmax(places < 0))
+        name = names[int(np.searchsorted(offsets, lost, "right")) - 1]
+        raise misused(
+            f"document {name.decode()!r}",
+            "keys that a pack holds",
+            flat[lost].hex(),
+            "leave out documents that failed, or pass the receipt of their unit",
+        )
+    ids = [name.decode() for name in names]
+    doc_keys = places.astype(np.uint32)
+    return KeyColumns(rows.keys, rows.pack, rows.row, rows.anchor, ids, offsets, doc_keys)
+
+
+def _utf8(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise misused("document id", "valid text", ascii(name), "clean the id") from error

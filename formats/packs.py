@@ -1,0 +1,205 @@
+"""Packs: the masks of one unit in one mapped Arrow file that is never written twice.
+
+The name holds the hash of the content, so a late duplicate of a unit either is the same file or
+another name; a committed pack cannot be damaged by a worker that was thought dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sift_index.formats.arrowfile import arrow_errors, buffer_view, ipc_bytes, read_batch
+from sift_index.formats.blob import (
+    Codec,
+    RowIdentity,
+    blob_checksum,
+    decode_blob,
+    encode_blob,
+)
+from sift_index.formats.errors import IntegrityError, UsageError
+from sift_index.formats.fileinfo import PackInfo, sha256_hex
+from sift_index.formats.keyorder import rising
+from sift_index.formats.masks import DocumentMasks
+from sift_index.formats.problems import damaged, misused
+from sift_index.formats.schema import META_BUILD, pack_schema
+from sift_index.formats.store import IndexPaths, map_file, plain_name, read_file, write_if_absent
+
+__all__ = ["Codec", "Pack", "PackInfo", "pack_bytes", "write_pack"]
+
+
+def write_pack(
+    paths: IndexPaths,
+    unit: str,
+    build_digest: str,
+    rows: Sequence[DocumentMasks],
+    codec: Codec = Codec.RAW,
+) -> PackInfo:
+    """Write the rows of a unit, sorted by key, as `<unit>-<sha256[:16]>.arrow`.
+
+    Same rows, same bytes, same name. `rows` may be empty (every document of the unit failed).
+    Raises UsageError for two rows with one key, BuildError when the file cannot be written,
+    IntegrityError when the name exists with other bytes.
+    """
+    plain_name(unit, "unit id")
+    data = pack_bytes(unit, build_digest, rows, codec)
+    digest = sha256_hex(data)
+    path = paths.pack_path(f"{unit}-{digest[:16]}.arrow")
+    if not write_if_absent(path, data) and read_file(path, limit=len(data)) != data:
+        raise damaged(path, "the bytes its name says", "others", "remove this file and run again")
+    return PackInfo(path.name, len(data), digest, len(rows))
+
+
+def pack_bytes(
+    unit: str, build_digest: str, rows: Sequence[DocumentMasks], codec: Codec = Codec.RAW
+) -> bytes:
+    """Return the file content of a pack; raises UsageError for two rows with one key."""
+    rows = sorted(rows, key=lambda row: row.key)
+    _check_rows(rows)
+    blobs = [_encode(row, codec) for row in rows]
+    columns = (
+        [row.key for row in rows],
+        [row.anchor for row in rows],
+        [row.tokens for row in rows],
+        [la for la, _ in blobs],
+        [ca for _, ca in blobs],
+    )
+    schema = pack_schema(unit, build_digest)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return ipc_bytes(pa.record_batch(arrays, schema=schema))
+
+
+class Pack:
+    """An open pack: a mapped file whose rows are checked when they are first used."""
+
+    def __init__(self, path: Path, info: PackInfo, data: pa.Buffer, batch: pa.RecordBatch) -> None:
+        """Wrap a validated batch; use `Pack.open`."""
+        self.path, self.info, self._data, self._count = path, info, data, batch.num_rows
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        self._keys = buffer_view(columns["key"].buffers()[1], "B", 16 * self._count)
+        self._tokens = buffer_view(columns["tokens"].buffers()[1], "I", self._count)
+        self._anchors = np.asarray(columns["anchor"].fill_null(0)).astype(np.uint64, copy=False)
+        self._anchor_items = np.ascontiguousarray(self._anchors).data
+        self._has_la = np.asarray(columns["la"].is_valid().to_numpy(zero_copy_only=False)).tobytes()
+        self._la = _Blobs(columns["la"], self._count)
+        self._ca = _Blobs(columns["ca"], self._count)
+        self._verified = bytearray(self._count)
+        self._check_keys(columns["anchor"])
+
+    @classmethod
+    def open(cls, path: Path, info: PackInfo) -> Pack:
+        """Map a pack and check size, schema, row count, offsets and key order.
+
+        Raises IntegrityError naming the file, FeatureError for a newer format.
+        """
+        data = map_file(path, info.bytes)
+        with arrow_errors(path):
+            found = pa.ipc.open_file(data).schema.metadata or {}
+            schema = pack_schema(info.unit, found.get(META_BUILD, b"").decode())
+        batch = read_batch(data, schema, path)
+        if batch.num_rows != info.rows:
+            raise damaged(path, f"{info.rows} rows", batch.num_rows)
+        with arrow_errors(path):
+            pack = cls(path, info, data, batch)
+        pack.build_digest = found[META_BUILD].decode()
+        return pack
+
+    build_digest: str = ""
+
+    def __len__(self) -> int:
+        return int(self._count)
+
+    def key(self, i: int) -> bytes:
+        """Return the key of row i."""
+        return self._keys[16 * i : 16 * i + 16].tobytes()
+
+    def keys(self) -> NDArray[np.uint8]:
+        """Return all keys, uint8 [rows, 16], a view of the file."""
+        return np.frombuffer(self._keys, np.uint8).reshape(self._count, 16)
+
+    def anchors(self) -> NDArray[np.uint64]:
+        """Return all anchors, uint64 [rows]; 0 where a document has none."""
+        return self._anchors
+
+    def tokens(self) -> NDArray[np.uint32]:
+        """Return all token counts, uint32 [rows], a view of the file."""
+        return np.frombuffer(self._tokens, np.uint32)
+
+    def row(self, i: int, verify: bool = True) -> DocumentMasks:
+        """Return row i; raw masks are views of the mapped file.
+
+        Blob checksums are checked the first time a row is used, unless `verify` is false.
+        Raises IntegrityError naming file and row, UsageError for a row that does not exist.
+        """
+        if not 0 <= i < self._count:
+            raise misused(f"{self.path}: row", f"0..{self._count - 1}", i, "look the key up first")
+        check = verify and not self._verified[i]
+        try:
+            masks = self._decode(i, check, False)
+        except (IntegrityError, UsageError) as error:
+            raise IntegrityError(f"{self.path} row {i}: {error}") from error
+        if check:
+            self._verified[i] = 1  # two threads may both check, which is harmless
+        return masks
+
+    def verify(self) -> None:
+        """Re-hash the whole file and decode every row; raise IntegrityError naming the file."""
+        found = sha256_hex(self._data)
+        if found != self.info.sha256:
+            raise damaged(self.path, f"sha256 {self.info.sha256}", found)
+        for i in range(self._count):
+            try:
+                self._decode(i, True, True)
+            except (IntegrityError, UsageError) as error:
+                raise IntegrityError(f"{self.path} row {i}: {error}") from error
+
+    def _decode(self, i: int, verify: bool, full: bool) -> DocumentMasks:
+        key, anchor, tokens = self.key(i), self._anchor_items[i] or None, self._tokens[i]
+        la, linked = None, 0
+        if self._has_la[i]:
+            blob = self._la[i]
+            la = decode_blob(blob, RowIdentity(key, anchor, tokens), verify, full=full)
+            linked = blob_checksum(blob)
+        identity = RowIdentity(key, anchor, tokens, linked)
+        ca = decode_blob(self._ca[i], identity, verify, full=full)
+        return DocumentMasks(key, anchor, tokens, ca, la)
+
+    def _check_keys(self, anchor: pa.Array) -> None:
+        if not rising(self.keys()):
+            raise damaged(self.path, "sorted keys without duplicates", "another order")
+        if int((self._anchors == 0).sum()) != anchor.null_count:
+            raise damaged(self.path, "anchors other than 0", "an anchor 0 that is not null")
+
+
+class _Blobs:
+    """A large_binary column as slices of the mapped file, without pyarrow on the hot path."""
+
+    def __init__(self, column: pa.Array, count: int) -> None:
+        _, offsets, data = column.buffers()
+        self._offsets = buffer_view(offsets, "q", count + 1 if count else 0)
+        self._data = buffer_view(data, "B", data.size if data is not None else 0)
+
+    def __getitem__(self, i: int) -> memoryview:
+        return self._data[self._offsets[i] : self._offsets[i + 1]]
+
+
+def _encode(row: DocumentMasks, codec: Codec) -> tuple[bytes | None, bytes]:
+    la, linked = None, 0
+    if row.la is not None:
+        la = encode_blob(row.la, RowIdentity(row.key, row.anchor, row.tokens), codec)
+        linked = blob_checksum(la)
+    identity = RowIdentity(row.key, row.anchor, row.tokens, linked)
+    return la, encode_blob(row.ca, identity, codec)
+
+
+def _check_rows(rows: Sequence[DocumentMasks]) -> None:
+    for before, after in zip(rows, rows[1:], strict=False):
+        if before.key == after.key:
+            raise misused("pack", "one row a key", f"two for {after.key.hex()}", "drop one")
+        if before.ca.shape_key[1:4] != after.ca.shape_key[1:4]:
+            found = f"{before.ca.shape_key[1:4]} and {after.ca.shape_key[1:4]}"
+            raise misused("pack", "one (layers, heads, page)", found, "do not mix builds")

@@ -1,0 +1,28 @@
+"""One way to phrase an error, so that every message says expected, found and what to do."""
+
+from __future__ import annotations
+
+from sift_index.formats.errors import BuildError, IntegrityError, UsageError
+
+RESTORE = "restore the file from a copy, or build the index again"
+
+
+def damaged(
+    where: object, expected: object, found: object, advice: str = RESTORE
+) -> IntegrityError:
+    """Return (not raise) the error for bytes that are not the ones that were written."""
+    return IntegrityError(f"{where}: expected {expected}, found {found}; {advice}")
+
+
+def misused(what: object, expected: object, found: object, advice: str) -> UsageError:
+    """Return (not raise) the error for an argument that cannot be used as given."""
+    return UsageError(f"{what}: expected {expected}, found {found}; {advice}")
+
+
+def cannot_write(path: object, error: OSError) -> BuildError:
+    """Return (not raise) the error for a file system that refused a write."""
+    return BuildError(
+        f"{path}: expected to write this file, found {error.strerror or error}; free disk space or"
+        " make the folder writable (a local or POSIX file system with hard links), then run the"
+        " same command again: it resumes"
+    )

@@ -1,0 +1,198 @@
+"""The only module that writes to an index: where files lie and how they appear, whole or not.
+
+A file becomes visible by a hard link, which fails when the name exists: nothing that another
+process may have mapped is ever replaced, and the first writer of a name wins.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from sift_index.formats.errors import IntegrityError
+from sift_index.formats.problems import cannot_write, damaged
+
+TEMP_PREFIX = ".tmp-"
+MAX_JSON_BYTES = 1 << 28
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
+
+
+@dataclass(frozen=True)
+class IndexPaths:
+    """Names of everything inside one index folder."""
+
+    root: Path
+
+    @property
+    def packs(self) -> Path:
+        """Folder of the packs."""
+        return self.root / "packs"
+
+    @property
+    def commits(self) -> Path:
+        """Folder of the receipts."""
+        return self.root / "commits"
+
+    @property
+    def failed(self) -> Path:
+        """Folder of the documents that cannot be indexed."""
+        return self.root / "failed"
+
+    def manifest_path(self, version: int) -> Path:
+        """Return the path of one version's manifest."""
+        return self.root / f"manifest-{version:08d}.json"
+
+    def keytable_path(self, version: int) -> Path:
+        """Return the path of one version's key table."""
+        return self.root / f"keys-{version:08d}.arrow"
+
+    def pack_path(self, name: str) -> Path:
+        """Return the path of a pack; raise IntegrityError unless it is a plain file name."""
+        return self.packs / plain_name(name, self.packs)
+
+    def receipt_path(self, unit: str) -> Path:
+        """Return the path of a unit's receipt; raise IntegrityError unless `unit` is plain."""
+        return self.commits / f"{plain_name(unit, self.commits)}.json"
+
+    def create(self) -> None:
+        """Make the folders; raise BuildError when the file system refuses."""
+        for folder in (self.packs, self.commits, self.failed):
+            _make_folder(folder)
+
+
+def plain_name(name: str, where: object) -> str:
+    """Return `name` if it is a plain file name: no separator, no leading dot, nothing to escape.
+
+    Raises IntegrityError otherwise, because names come from files that anyone may have written.
+    """
+    if not _PLAIN.match(name) or ".." in name:
+        expected = "a plain file name (letters, digits, '.', '_', '-')"
+        raise damaged(where, expected, repr(name), "do not use this index: it was tampered with")
+    return name
+
+
+def write_if_absent(path: Path, data: bytes) -> bool:
+    """Publish `data` under `path` unless the name exists; say whether this call did it.
+
+    The file appears whole and synced or not at all. Raises BuildError on OSError.
+    """
+    try:
+        temp = _write_temp(path.parent, data)
+        try:
+            os.link(temp, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temp)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return True
+
+
+def replace_atomically(path: Path, data: bytes) -> None:
+    """Write or replace a small file that nobody maps (failed/*.json only).
+
+    Raises BuildError on OSError.
+    """
+    try:
+        temp = _write_temp(path.parent, data)
+        try:
+            os.replace(temp, path)
+        except OSError:
+            os.unlink(temp)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def read_file(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
+    """Return the bytes of a regular file of at most `limit` bytes, or raise IntegrityError."""
+    size = regular_size(path)
+    if size > limit:
+        raise damaged(path, f"at most {limit} bytes", size)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise damaged(path, "a readable file", error.strerror) from error
+
+
+def map_file(path: Path, size: int) -> pa.Buffer:
+    """Map a regular file of exactly `size` bytes read-only; all processes share one copy.
+
+    The descriptor is closed at once (the mapping stays), because an index may have more packs
+    than a process may have open files. Raises IntegrityError.
+    """
+    found = regular_size(path)
+    if found != size or not size:
+        raise damaged(path, f"{size} bytes", found)
+    try:
+        with pa.memory_map(str(path)) as source:
+            return source.read_buffer()
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(path, "a file that can be mapped", error) from error
+
+
+def regular_size(path: Path) -> int:
+    """Return the size of a regular file; raise IntegrityError for none, or a link or folder."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise damaged(path, "a file", error.strerror) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise IntegrityError(
+            f"{path}: expected a regular file, found {stat.filemode(status.st_mode)};"
+            " replace the link by the file it stands for"
+        )
+    return status.st_size
+
+
+def file_names(folder: Path, suffix: str) -> list[str]:
+    """Return the sorted names in `folder` with `suffix`, without leftover temporary files."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise damaged(folder, "a readable folder", error.strerror) from error
+    return sorted(n for n in names if n.endswith(suffix) and not n.startswith(TEMP_PREFIX))
+
+
+def _write_temp(folder: Path, data: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    temp = folder / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+    # Not tempfile: its mode 0600 would hide the index from other users whatever the umask says.
+    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temp)
+        raise
+    return temp
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error

@@ -1,0 +1,161 @@
+"""Checking a whole index: every byte that any version, receipt or failure record relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sift_index.formats.errors import FormatError, IntegrityError
+from sift_index.formats.failures import read_failures
+from sift_index.formats.fileinfo import PackInfo
+from sift_index.formats.keytable import KeyTable
+from sift_index.formats.manifest import Manifest, open_keytable, read_manifest, versions
+from sift_index.formats.packs import Pack
+from sift_index.formats.problems import damaged
+from sift_index.formats.receipts import Receipt, read_receipt
+from sift_index.formats.store import TEMP_PREFIX, IndexPaths, file_names
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was checked: files, bytes and rows, the problems found, and files nobody names."""
+
+    files: int
+    bytes: int
+    rows: int
+    problems: tuple[FormatError, ...]
+    garbage: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found; garbage is none."""
+        return not self.problems
+
+    def require_clean(self) -> None:
+        """Raise the problem if there is one, or an IntegrityError listing all of them."""
+        if len(self.problems) == 1:
+            raise self.problems[0]
+        if self.problems:
+            listed = "".join(f"\n  {problem}" for problem in self.problems)
+            raise IntegrityError(f"{len(self.problems)} problems:{listed}")
+
+
+def verify_index(paths: IndexPaths, full: bool = True) -> VerifyReport:
+    """Check manifests, key tables and packs of all versions, receipts and failure records.
+
+    `full` re-hashes packs and decodes every row; otherwise sizes and structure are checked.
+    Problems are collected, not raised, so that one report shows all of them.
+    """
+    walk = _Walk(paths, full)
+    present: list[int | None] = [*versions(paths)]
+    for version in present or [None]:
+        path = paths.root if version is None else paths.manifest_path(version)
+        manifest = walk.attempt(path, _manifest(paths, version))
+        if manifest is not None:
+            walk.version(manifest)
+    for name in file_names(paths.commits, ".json"):
+        receipt = walk.attempt(paths.commits / name, _receipt(paths, name))
+        if receipt is not None:
+            walk.pack(receipt.pack)
+    for name in file_names(paths.failed, ".json"):
+        walk.seen.add(paths.failed / name)
+    if paths.failed.is_dir():
+        walk.attempt(paths.failed, lambda: read_failures(paths))
+    return walk.report()
+
+
+def find_garbage(paths: IndexPaths) -> list[Path]:
+    """Return files that no readable manifest or receipt names: losers' packs, cut attempts."""
+    return [paths.root / name for name in verify_index(paths, full=False).garbage]
+
+
+@dataclass
+class _Walk:
+    """State of one check: what was seen, what was wrong."""
+
+    paths: IndexPaths
+    full: bool
+    seen: set[Path] = field(default_factory=set)
+    packs: dict[PackInfo, Pack | None] = field(default_factory=dict)
+    problems: list[FormatError] = field(default_factory=list)
+    rows: int = 0
+
+    def attempt(self, path: Path, check: Callable[[], _Result]) -> _Result | None:
+        self.seen.add(path)
+        try:
+            return check()
+        except FormatError as error:
+            self.problems.append(error)
+            return None
+
+    def version(self, manifest: Manifest) -> None:
+        packs = [self.pack(info) for info in manifest.packs]
+        path = self.paths.root / manifest.key_table.name
+        table = self.attempt(path, lambda: open_keytable(self.paths, manifest))
+        if table is not None:
+            self.attempt(path, lambda: check_locations(table, packs))
+
+    def pack(self, info: PackInfo) -> Pack | None:
+        if info not in self.packs:
+            path = self.paths.packs / info.name
+            self.packs[info] = self.attempt(path, lambda: self._open(path, info))
+        return self.packs[info]
+
+    def _open(self, path: Path, info: PackInfo) -> Pack:
+        pack = Pack.open(path, info)
+        self.rows += len(pack)
+        if self.full:
+            pack.verify()
+        return pack
+
+    def report(self) -> VerifyReport:
+        files = sorted(path for path in self.seen if path.is_file())
+        size = sum(path.stat().st_size for path in files)
+        used = {str(path.relative_to(self.paths.root)) for path in files}
+        garbage = tuple(name for name in _present(self.paths) if name not in used)
+        return VerifyReport(len(files), size, self.rows, tuple(self.problems), garbage)
+
+
+def check_locations(table: KeyTable, packs: Sequence[Pack | None]) -> None:
+    """Raise IntegrityError unless every key lies, with its anchor, in the row the table names.
+
+    Packs that could not be opened are None and left out.
+    """
+    number, row = table.locations()
+    order = np.argsort(number, kind="stable")
+    bounds = np.searchsorted(number[order], np.arange(len(packs) + 1))
+    for pack, start, end in zip(packs, bounds[:-1], bounds[1:], strict=True):
+        if pack is not None:
+            _check_pack(table, pack, order[start:end], row[order[start:end]])
+
+
+def _check_pack(
+    table: KeyTable, pack: Pack, places: NDArray[np.int64], rows: NDArray[np.uint32]
+) -> None:
+    if len(rows) and int(rows.max()) >= len(pack):
+        raise damaged(table.path, f"rows below {len(pack)} for {pack.path.name}", int(rows.max()))
+    same = (table.keys()[places] == pack.keys()[rows]).all()
+    if not same or (table.anchors()[places] != pack.anchors()[rows]).any():
+        raise damaged(table.path, f"keys and anchors of {pack.path.name}", "others")
+
+
+def _present(paths: IndexPaths) -> list[str]:
+    """Return every file of the index folder that this format could have written, sorted."""
+    found = [*paths.root.glob("keys-*.arrow"), *paths.packs.glob("*.arrow")]
+    found += paths.root.rglob(f"{TEMP_PREFIX}*")
+    return sorted(str(path.relative_to(paths.root)) for path in found)
+
+
+def _manifest(paths: IndexPaths, version: int | None) -> Callable[[], Manifest]:
+    return lambda: read_manifest(paths, version)
+
+
+def _receipt(paths: IndexPaths, name: str) -> Callable[[], Receipt]:
+    return lambda: read_receipt(paths, name.removesuffix(".json"))

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from sift_index.formats.errors import BuildError, IntegrityError
+from sift_index.formats.store import (
+    TEMP_PREFIX,
+    IndexPaths,
+    file_names,
+    map_file,
+    plain_name,
+    read_file,
+    replace_atomically,
+    write_if_absent,
+)
+
+
+def test_the_first_writer_of_a_name_wins(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    assert write_if_absent(path, b"first")
+    assert not write_if_absent(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_one_of_many_threads_wins_whole(tmp_path: Path) -> None:
+    path, wins = tmp_path / "file", []
+    start = threading.Barrier(8)
+
+    def write(i: int) -> None:
+        start.wait()
+        if write_if_absent(path, bytes([i]) * 10_000):
+            wins.append(i)
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wins) == 1
+    assert path.read_bytes() == bytes(wins) * 10_000
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_files_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_if_absent(tmp_path / "file", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "link"])
+def test_a_full_disk_leaves_nothing_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Full:
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        write = full
+
+    def full_file(handle: int, _: str) -> Full:
+        os.close(handle)
+        return Full()
+
+    if call == "write":
+        monkeypatch.setattr(os, "fdopen", full_file)
+    else:
+        monkeypatch.setattr(os, call, full)
+    with pytest.raises(BuildError, match="No space left.*free disk space"):
+        write_if_absent(tmp_path / "file", b"x" * 100)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_a_file_is_a_build_error(tmp_path: Path) -> None:
+    (tmp_path / "index").write_bytes(b"")
+    with pytest.raises(BuildError, match="run the same command again"):
+        IndexPaths(tmp_path / "index").create()
+    with pytest.raises(BuildError):
+        write_if_absent(tmp_path / "index" / "file", b"x")
+
+
+def test_replace_writes_over_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    replace_atomically(tmp_path / "file", b"one")
+    replace_atomically(tmp_path / "file", b"two")
+    assert (tmp_path / "file").read_bytes() == b"two"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_replace_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
+    (tmp_path / "file" / "inner").mkdir(parents=True)
+    with pytest.raises(BuildError):
+        replace_atomically(tmp_path / "file", b"x")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_leftover_temporary_files_are_not_listed(tmp_path: Path) -> None:
+    for name in (f"{TEMP_PREFIX}1-a.json", "b.json", "a.json", "c.arrow"):
+        (tmp_path / name).write_bytes(b"")
+    assert file_names(tmp_path, ".json") == ["a.json", "b.json"]
+    assert file_names(tmp_path / "none", ".json") == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", ".hidden", "a\0b", "a..b", "a\n", "é"],
+)
+def test_names_that_could_leave_the_folder_are_refused(name: str) -> None:
+    with pytest.raises(IntegrityError, match="plain file name"):
+        plain_name(name, "manifest")
+    with pytest.raises(IntegrityError):
+        IndexPaths(Path("index")).pack_path(name)
+    with pytest.raises(IntegrityError):
+        IndexPaths(Path("index")).receipt_path(name)
+
+
+def test_links_and_folders_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"data")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for path in (tmp_path / "link", tmp_path):
+        with pytest.raises(IntegrityError, match="regular file"):
+            read_file(path)
+        with pytest.raises(IntegrityError, match="regular file"):
+            map_file(path, 4)
+
+
+def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(11))
+    with pytest.raises(IntegrityError, match="at most 10"):
+        read_file(tmp_path / "file", limit=10)
+
+
+def test_mapping_checks_the_size_and_keeps_no_descriptor(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    before = len(os.listdir("/proc/self/fd"))
+    mapped = [map_file(path, 10) for _ in range(5)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert {bytes(buffer) for buffer in mapped} == {b"0123456789"}
+    for size in (9, 11):
+        with pytest.raises(IntegrityError, match=f"{size} bytes"):
+            map_file(path, size)
+
+
+def test_an_empty_or_missing_file_cannot_be_mapped(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    for name in ("empty", "missing"):
+        with pytest.raises(IntegrityError, match=name):
+            map_file(tmp_path / name, 0)
