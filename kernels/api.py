@@ -1,0 +1,34 @@
+"""The public names of the kernels; callers import from here, never from one implementation.
+
+There is no `__init__.py` in this folder on purpose: a top-level package called `kernels` belongs
+to another project that transformers looks for.
+"""
+
+from sift_index.kernels.dense import causal_attention
+from sift_index.kernels.density import Cells, Density, plan_density
+from sift_index.kernels.plan import TILE, MaskLayout, SpanMask, SparsePlan
+from sift_index.kernels.reference import sparse_attention
+from sift_index.kernels.rope import turn
+from sift_index.kernels.statistics import (
+    local_scores,
+    nested_levels,
+    paper_statistics,
+    probe_scores,
+)
+
+__all__ = [
+    "TILE",
+    "Cells",
+    "Density",
+    "MaskLayout",
+    "SpanMask",
+    "SparsePlan",
+    "causal_attention",
+    "local_scores",
+    "nested_levels",
+    "paper_statistics",
+    "plan_density",
+    "probe_scores",
+    "sparse_attention",
+    "turn",
+]

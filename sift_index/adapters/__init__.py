@@ -1,0 +1,1 @@
+"""Bridges to model libraries: each hands Q, K and V to this project's attention."""

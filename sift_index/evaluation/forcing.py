@@ -1,0 +1,53 @@
+"""One prompt, prefilled once, then continued by any number of answers with teacher forcing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from sift_index.adapters.hf_calls import cache_argument, cache_of, stop_tokens, trim_cache
+from sift_index.adapters.transformers import sift_attention
+from sift_index.runtime.plan import PromptPlan
+
+
+class PrefilledPrompt:
+    """A prompt in the KV cache; `last` are the logits [vocabulary] behind its final token."""
+
+    def __init__(self, model: Any, ids: torch.Tensor) -> None:
+        self._model = model
+        self._length = ids.shape[1]
+        output = model(input_ids=ids, use_cache=True, logits_to_keep=1)
+        self._cache = cache_of(output)
+        self.last: torch.Tensor = output.logits[0, -1].float()
+
+    def forced(self, answer: list[int]) -> torch.Tensor:
+        """Return float32 logits [len(answer), vocabulary] that predict each answer token."""
+        if len(answer) == 1:
+            return self.last[None]
+        rest = self._step(answer[:-1])
+        trim_cache(self._cache, self._length)
+        return torch.cat((self.last[None], rest))
+
+    def greedy(self, most: int) -> list[int]:
+        """Return the greedy continuation: up to `most` tokens, the stop token included."""
+        stops = stop_tokens(self._model)
+        answer = [int(self.last.argmax())]
+        while len(answer) < most and answer[-1] not in stops:
+            answer.append(int(self._step([answer[-1]])[-1].argmax()))
+        trim_cache(self._cache, self._length)
+        return answer
+
+    def _step(self, tokens: list[int]) -> torch.Tensor:
+        ids = torch.tensor([tokens], device=self.last.device)
+        cache = {cache_argument(self._model): self._cache}
+        logits: torch.Tensor = self._model(input_ids=ids, use_cache=True, **cache).logits
+        return logits[0].float()
+
+
+@contextmanager
+def prefilled(model: Any, ids: torch.Tensor, plan: PromptPlan | None) -> Iterator[PrefilledPrompt]:
+    """Prefill `ids` [1, length] densely, or under a plan, and keep it open for answers."""
+    how = nullcontext() if plan is None else sift_attention(model, plan)
+    with torch.inference_mode(), how:
+        yield PrefilledPrompt(model, ids)

@@ -1,0 +1,99 @@
+"""What identifies a model and a build: the values behind the three fingerprint grades."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sift_index.formats.fingerprint import Fingerprint
+from sift_index.kernels.api import TILE, MaskLayout
+from sift_index.models.digests import tokenizer_digest, weights_digest
+from sift_index.models.geometry import geometry_of, rope_identity
+from sift_index.models.loading import LoadedModel
+from sift_index.selection.policy import Policy, ProbePolicy, policy_values
+from sift_index.selection.probes import probe_digest
+
+# Raised whenever the same policy numbers would give other masks.
+SELECTION_VERSION = 1
+
+
+def serve_identity(model: Any, layout: MaskLayout) -> dict[str, Any]:
+    """Return what must match to load an index: architecture, rotary embedding, layout, weights."""
+    architecture = asdict(geometry_of(model.config))
+    del architecture["context"]
+    return {
+        "architecture": architecture,
+        "rope": rope_identity(model.config),
+        "layout": {"tile": TILE, **asdict(layout)},
+        "weights": weights_digest(model),
+    }
+
+
+def layout_from(serve: Mapping[str, Any]) -> MaskLayout:
+    """Return the mask layout recorded in an index's serve fingerprint."""
+    values = {name: value for name, value in serve["layout"].items() if name != "tile"}
+    return MaskLayout(**values)
+
+
+def advisory_identity(model: Any, tokenizer: Any | None) -> dict[str, Any]:
+    """Return what should match: dtype, quantisation, tokenizer, library versions."""
+    quantisation = getattr(model.config, "quantization_config", None)
+    values: dict[str, Any] = {
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "quantisation": str(getattr(quantisation, "quant_method", quantisation or "none")),
+        "versions": {name: _version(name) for name in ("torch", "transformers", "sift-index")},
+    }
+    if tokenizer is not None:
+        values["tokenizer"] = tokenizer_digest(tokenizer)
+    return values
+
+
+def served_fingerprint(expected: Fingerprint, model: Any, tokenizer: Any | None) -> Fingerprint:
+    """Return the fingerprint of `model` as it would have to be for an index of `expected`.
+
+    What a model alone cannot say (build values, prefix) is taken over from `expected`.
+    """
+    advisory = {**expected.advisory, **advisory_identity(model, tokenizer)}
+    return Fingerprint(expected.build, serve_identity(model, layout_from(expected.serve)), advisory)
+
+
+def prefix_digest(ids: Sequence[int]) -> str:
+    """Return the hex digest of a prefix's token ids."""
+    data = np.asarray(ids, dtype="<u4").tobytes()
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def build_fingerprint(
+    loaded: LoadedModel, policy: Policy, layout: MaskLayout, prefix: list[int], longest: int
+) -> Fingerprint:
+    """Return the fingerprint of a build: everything that shapes masks, in three grades."""
+    advisory = advisory_identity(loaded.model, loaded.tokenizer)
+    build: dict[str, Any] = {
+        "selection_version": SELECTION_VERSION,
+        "policy": policy_values(policy),
+        "prefix": loaded.prompt.prefix,
+        "span_prefix": loaded.prompt.span_prefix,
+        "span_suffix": loaded.prompt.span_suffix,
+        "tokenizer": advisory["tokenizer"],
+        "dtype": advisory["dtype"],
+        "longest": longest,
+    }
+    if isinstance(policy, ProbePolicy):
+        build["probes"] = probe_digest(policy)
+    advisory["prefix"] = prefix_digest(prefix)
+    # A name to load the model by; a local folder's place means nothing on another machine.
+    advisory["model"] = "" if Path(loaded.name).is_dir() else loaded.name
+    # Another model or layout gives other masks too, so it may not be appended either.
+    serve = build["serve"] = serve_identity(loaded.model, layout)
+    return Fingerprint(build, serve, advisory)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,1 @@
+"""Models: presets, what can be indexed, loading, and what identifies a model."""

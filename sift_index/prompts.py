@@ -1,0 +1,58 @@
+"""Prompts as lists of segments, and the writer that tokenises each part the same way every time.
+
+Documents are tokenised alone, with no special tokens added, and spliced as ids: the same text
+always gives the same ids, and therefore the same key, wherever it stands.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sift_index.models.presets import PromptTemplate
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Token ids of one part of a prompt.
+
+    By default the index decides: ids of an indexed document become a span, others are glue.
+    `glue=True` keeps ids out of the look-up; `document` declares which document this is, so that
+    a miss can say that the index holds other tokens for it.
+    """
+
+    ids: Sequence[int]
+    document: str | None = None
+    glue: bool = False
+
+
+@dataclass(frozen=True)
+class PromptWriter:
+    """Writes prompts for one tokenizer and one set of texts around documents."""
+
+    tokenizer: Any
+    template: PromptTemplate
+
+    def prefix(self) -> list[int]:
+        """Token ids in front of the first document (special tokens in the text are honoured)."""
+        return self._encode(self.template.prefix)
+
+    def document(self, text: str) -> list[int]:
+        """Token ids of one document with its span prefix and suffix."""
+        return self._encode(f"{self.template.span_prefix}{text}{self.template.span_suffix}")
+
+    def query(self, question: str) -> list[int]:
+        """Token ids behind the last document."""
+        return self._encode(self.template.query.replace("{question}", question))
+
+    def prompt(self, documents: Iterable[str], question: str) -> list[Segment]:
+        """Return the segments of a whole prompt: prefix, documents, query."""
+        spans = [Segment(self.document(text)) for text in documents]
+        return [
+            Segment(self.prefix(), glue=True),
+            *spans,
+            Segment(self.query(question), glue=True),
+        ]
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+        return ids

@@ -1,0 +1,157 @@
+"""SiftIndex: an opened index, checked against a model, that turns prompts into plans."""
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sift_index.errors import FeatureError, FingerprintMismatchError, UsageError
+from sift_index.fingerprints import layout_from, prefix_digest, served_fingerprint
+from sift_index.formats.fingerprint import Fingerprint, check_serve
+from sift_index.formats.identity import document_key
+from sift_index.formats.masks import DocumentMasks
+from sift_index.formats.reader import IndexReader
+from sift_index.kernels.api import TILE, MaskLayout, SparsePlan
+from sift_index.models.loading import LoadedModel
+from sift_index.prompts import PromptWriter, Segment
+from sift_index.runtime.compose import Composition
+from sift_index.runtime.plan import PromptPlan
+
+
+class SiftWarning(UserWarning):
+    """Something that should match an index does not; masks still apply, quality may differ."""
+
+
+@dataclass
+class Counters:
+    """What an opened index has served so far."""
+
+    prompts: int = 0
+    hits: int = 0
+    misses: int = 0
+    warnings: int = 0
+
+
+class SiftIndex:
+    """An index in memory. `open` it, `compose` prompts, hand plans to an adapter."""
+
+    def __init__(self, reader: IndexReader, strict: bool = False) -> None:
+        self.reader = reader
+        self.strict = strict
+        self.counters = Counters()
+        self.layout = _checked_layout(self.fingerprint)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        model: Any | None = None,
+        tokenizer: Any | None = None,
+        strict: bool = False,
+        version: int | None = None,
+    ) -> "SiftIndex":
+        """Open the newest version at `path`, or `version`, and check it against `model`.
+
+        model: a transformers model or None to check later. strict: what would be a warning (other
+        prefix, tokenizer, dtype, library versions) is an error. Raises IndexNotFoundError,
+        IntegrityError, FeatureError, FingerprintMismatchError.
+        """
+        index = cls(IndexReader.open(Path(path), version=version), strict)
+        if model is not None:
+            index.check_model(model, tokenizer)
+        return index
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What the index was built for."""
+        return self.reader.manifest.fingerprint
+
+    def check_model(self, model: Any, tokenizer: Any | None = None) -> None:
+        """Raise FingerprintMismatchError for another model; warn (strict: raise) for the rest."""
+        found = served_fingerprint(self.fingerprint, model, tokenizer)
+        for message in check_serve(self.fingerprint, found, strict=self.strict):
+            self._warn(message)
+
+    def writer(self, loaded: LoadedModel) -> PromptWriter:
+        """Return a prompt writer with the texts this index was built with."""
+        build = self.fingerprint.build
+        texts = {name: build[name] for name in ("prefix", "span_prefix", "span_suffix")}
+        return PromptWriter(loaded.tokenizer, replace(loaded.prompt, **texts))
+
+    def lookup(self, ids: Sequence[int]) -> DocumentMasks | None:
+        """Return the masks of the document with exactly these token ids, or None."""
+        return self.reader.lookup(document_key(ids))
+
+    def compose(self, segments: Iterable[Segment | Sequence[int]], level: int = 1) -> PromptPlan:
+        """Turn a prompt into a plan: token ids in, spans found by key, everything else dense glue.
+
+        level: which of the index's nested thresholds to use (1 = densest). Never wrong, only
+        slower, when a document is not indexed. Raises UsageError for a level the index lacks,
+        FingerprintMismatchError for another prefix when strict.
+        """
+        self._check_level(level)
+        longest = int(self.fingerprint.build["longest"])
+        parts = Composition(self.reader.lookup, longest, self.reader.document_keys)
+        for segment in segments:
+            parts.add(segment)
+        plan = PromptPlan(
+            ids=tuple(parts.ids),
+            sparse=SparsePlan(self.layout, len(parts.ids), tuple(parts.spans), level),
+            outcomes=tuple(parts.outcomes),
+            fingerprint=self.fingerprint,
+            warnings=tuple(self._prefix_warnings(parts)),
+        )
+        self._count(plan)
+        return plan
+
+    def _check_level(self, level: int) -> None:
+        most = 2**self.layout.levels - 1
+        if not 1 <= level <= most:
+            raise UsageError(
+                f"expected a level of 1 to {most} (the index stores {self.layout.levels} bits per "
+                f"entry), found {level}"
+            )
+
+    def _prefix_warnings(self, parts: Composition) -> list[str]:
+        """Compare what stands before the first document with the prefix of the build."""
+        ends = _prefix_ends(parts)
+        expected = self.fingerprint.advisory["prefix"]
+        if not ends or any(prefix_digest(parts.ids[:end]) == expected for end in ends):
+            return []
+        message = (
+            "the tokens before the first document are not the prefix the index was built behind; "
+            "masks may fit less well: use the index's own prefix or rebuild with this one"
+        )
+        if self.strict:
+            raise FingerprintMismatchError(f"strict: {message}")
+        self._warn(message)
+        return [message]
+
+    def _count(self, plan: PromptPlan) -> None:
+        self.counters.prompts += 1
+        self.counters.hits += plan.hits
+        self.counters.misses += plan.misses
+
+    def _warn(self, message: str) -> None:
+        self.counters.warnings += 1
+        warnings.warn(message, SiftWarning, stacklevel=3)
+
+
+def _prefix_ends(parts: Composition) -> list[int]:
+    """Return where the prefix may end: at the first span, or at a document before it that missed.
+
+    Nothing for a prompt without spans, which no mask can fit badly.
+    """
+    if not parts.spans:
+        return []
+    missed = [o.start for o in parts.outcomes if o.reason in ("not_indexed", "changed")]
+    return sorted({parts.spans[0].start, *missed[:1]})
+
+
+def _checked_layout(fingerprint: Fingerprint) -> MaskLayout:
+    tile = fingerprint.serve["layout"]["tile"]
+    if tile != TILE:
+        raise FeatureError(f"expected an index with tiles of {TILE} rows, found {tile}")
+    return layout_from(fingerprint.serve)

@@ -1,0 +1,88 @@
+"""A composed prompt: token ids, what each segment became, and the sparse plan for the kernels."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from sift_index.formats.fingerprint import Fingerprint
+from sift_index.kernels.api import TILE, Density, SparsePlan, plan_density
+
+SHORT_GLUE_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class SegmentOutcome:
+    """What one segment became: `kind` is span or glue, `reason` why.
+
+    Reasons: indexed (a span), declared_glue, not_indexed, changed (the index holds other tokens for
+    the declared document), no_prefix (a span at position 0 would hold the attention sink), empty.
+    """
+
+    start: int
+    stop: int
+    kind: str
+    reason: str
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class PromptPlan:
+    """Everything one prefill needs; immutable, made by `SiftIndex.compose`."""
+
+    ids: tuple[int, ...] = field(repr=False)
+    sparse: SparsePlan
+    outcomes: tuple[SegmentOutcome, ...]
+    fingerprint: Fingerprint = field(repr=False, hash=False)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Prompt length in tokens."""
+        return len(self.ids)
+
+    @property
+    def input_ids(self) -> torch.Tensor:
+        """Token ids as int64 [1, length], as transformers takes them."""
+        return torch.tensor([self.ids], dtype=torch.int64)
+
+    @property
+    def hits(self) -> int:
+        """Segments that became spans."""
+        return sum(outcome.kind == "span" for outcome in self.outcomes)
+
+    @property
+    def misses(self) -> int:
+        """Segments that were looked up and are not in the index as given."""
+        return sum(outcome.reason in ("not_indexed", "changed") for outcome in self.outcomes)
+
+    @cached_property
+    def density(self) -> Density:
+        """Visited score cells of this prompt (DESIGN section 2)."""
+        return plan_density(self.sparse)
+
+    @cached_property
+    def short_glue_share(self) -> float:
+        """Share of the plan's work that short glue between spans costs: a tile, few rows used."""
+        spans = self.sparse.spans
+        between = (spans[0].start, spans[-1].stop) if spans else (0, 0)
+        short = [
+            outcome
+            for outcome in self.outcomes
+            if outcome.kind == "glue"
+            and between[0] <= outcome.start < outcome.stop <= between[1]
+            and outcome.stop - outcome.start < TILE
+        ]
+        cells = sum(TILE * outcome.stop for outcome in short)
+        layout = self.sparse.layout
+        return cells * layout.layers * layout.heads / max(1, self.density.total.visited)
+
+    def notes(self) -> list[str]:
+        """Return warnings of the composition, and a hint where short glue is expensive."""
+        notes = list(self.warnings)
+        if self.short_glue_share > SHORT_GLUE_SHARE:
+            notes.append(
+                f"glue between spans takes {self.short_glue_share:.1%} of the plan: put separators "
+                "into span_prefix or span_suffix, where they belong to the span"
+            )
+        return notes

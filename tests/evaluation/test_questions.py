@@ -1,0 +1,96 @@
+"""Question files: every problem names its line and field."""
+
+import json
+
+import pytest
+
+from sift_index.errors import UsageError
+from sift_index.evaluation.questions import (
+    Question,
+    example_corpus,
+    example_questions,
+    load_questions,
+)
+
+GOOD = {"id": 7, "question": "Who?", "answers": ["Edda"], "documents": [{"text": "Edda did."}]}
+
+
+def write(tmp_path, *lines):
+    path = tmp_path / "q.jsonl"
+    path.write_text(
+        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    )
+    return path
+
+
+def test_a_question(tmp_path):
+    documents = [{"text": "Body", "title": "Title", "doc_id": "a"}, {"text": "Edda did."}]
+    path = write(tmp_path, {**GOOD, "documents": documents, "source": "hop"}, "", GOOD)
+    assert load_questions(path) == [
+        Question("7", "Who?", ("Edda",), ("Title\nBody", "Edda did."), "hop"),
+        Question("7", "Who?", ("Edda",), ("Edda did.",)),
+    ]
+
+
+def test_documents_by_file_name(tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "a.md").write_text("Ä text")
+    path = write(tmp_path, {**GOOD, "documents": ["a.md"]})
+    assert load_questions(path, corpus)[0].documents == ("Ä text",)
+    with pytest.raises(UsageError, match="line 1: .*names of files need --corpus"):
+        load_questions(path)
+
+
+def without(field):
+    return {name: value for name, value in GOOD.items() if name != field}
+
+
+BAD = {
+    "no JSON": ("{", "expected a JSON object, found"),
+    "a list": ("[1]", "expected a JSON object, found list"),
+    **{f"no {f}": (without(f), f"field '{f}' is missing; found ") for f in GOOD},
+    "question": ({**GOOD, "question": 3}, "field 'question' has type int"),
+    "answers": ({**GOOD, "answers": "Edda"}, "field 'answers' has type str"),
+    "no answer": ({**GOOD, "answers": []}, "'answers' as texts, at least one"),
+    "answer": ({**GOOD, "answers": [None]}, "'answers' as texts, at least one"),
+    "id": ({**GOOD, "id": None}, "field 'id' has type NoneType"),
+    "documents": ({**GOOD, "documents": {}}, "field 'documents' has type dict"),
+    "document": ({**GOOD, "documents": [{"title": "x"}]}, "'documents' as objects with a 'text'"),
+    "text": ({**GOOD, "documents": [{"text": 1}]}, "'documents' as objects with a 'text'"),
+    "file": ({**GOOD, "documents": ["no.md"]}, "document 'no.md' is not a file of"),
+    "outside": ({**GOOD, "documents": ["../q.jsonl"]}, "document '../q.jsonl' is not a file of"),
+    "not UTF-8": ({**GOOD, "documents": ["bytes.md"]}, "bytes.md cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_line_is_refused_naming_line_and_field(tmp_path, case):
+    line, message = BAD[case]
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "bytes.md").write_bytes(b"caf\xe9")
+    with pytest.raises(UsageError) as caught:
+        load_questions(write(tmp_path, GOOD, "", line), corpus)
+    assert str(caught.value).startswith("q.jsonl line 3: ")
+    assert message in str(caught.value)
+
+
+def test_an_empty_missing_or_binary_file_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="expected questions in .*found none"):
+        load_questions(write(tmp_path, "", " "))
+    with pytest.raises(UsageError, match="missing.jsonl cannot be read"):
+        load_questions(tmp_path / "missing.jsonl")
+    (tmp_path / "q.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_questions(tmp_path / "q.jsonl")
+
+
+def test_the_packaged_questions_are_about_the_packaged_corpus():
+    questions = example_questions()
+    files = {path.read_text(encoding="utf-8") for path in example_corpus().iterdir()}
+    assert len(questions) >= 10
+    assert len({question.id for question in questions}) == len(questions)
+    for question in questions:
+        assert set(question.documents) <= files
+        assert any(question.answers[0] in text for text in question.documents)
