@@ -1,0 +1,1 @@
+"""The offline build: corpus readers, planner, Ray workers, commit log, driver."""

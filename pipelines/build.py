@@ -1,0 +1,108 @@
+"""The driver: a build from corpus to published version, safe to kill and run again.
+
+Scan and tokenise, ask a worker what it would build, subtract what is held, cut units, run them,
+publish. Every step before publishing only adds files that the same command finds again.
+"""
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from sift_index.errors import UsageError
+from sift_index.formats.store import IndexPaths
+from sift_index.models.geometry import geometry_of
+from sift_index.models.loading import load_config, load_tokenizer
+from sift_index.models.presets import preset_names
+from sift_index.pipelines.cluster import ray_session, resolve_build_device
+from sift_index.pipelines.config import BuildConfig
+from sift_index.pipelines.corpus import CorpusReader, ignored_files, open_corpus
+from sift_index.pipelines.crew import Crew
+from sift_index.pipelines.documents import DocumentRules
+from sift_index.pipelines.progress import BuildProgress, build_progress
+from sift_index.pipelines.publishing import failed_documents, publish_build, record_failures
+from sift_index.pipelines.resume import read_held, units_left
+from sift_index.pipelines.scanning import scan_corpus
+from sift_index.pipelines.summary import BuildSummary, summarise
+from sift_index.prompts import PromptWriter
+from sift_index.selection.policy import ProbePolicy
+
+
+def run_build(config: BuildConfig, progress: BuildProgress | None = None) -> BuildSummary:
+    """Build or extend the index at `config.output`; running it again resumes.
+
+    Raises UsageError, CorpusError, ModelError for what is wrong before work starts,
+    FingerprintMismatchError when the output holds another build, BuildError when a build cannot
+    go on. A single bad document never raises: it is in the summary and under failed/.
+    """
+    config = _anchored(config)
+    rules = document_rules(config)
+    reader = open_corpus(config.corpus, config.text_field, config.id_field)
+    with ray_session(config.address), progress or build_progress() as shown:
+        config = replace(config, device=resolve_build_device(config.device))
+        return _build(config, reader, rules, shown)
+
+
+def _build(
+    config: BuildConfig, reader: CorpusReader, rules: DocumentRules, progress: BuildProgress
+) -> BuildSummary:
+    started = time.monotonic()
+    catalogue = scan_corpus(reader, rules, progress)
+    paths = IndexPaths(config.output)
+    progress.note(f"loading {config.model} on {config.device}")
+    with Crew(config, reader, rules) as crew:
+        fingerprint = crew.fingerprint
+        held = read_held(paths, fingerprint)
+        paths.create()  # not earlier: a build that is refused leaves no trace
+        units = units_left(
+            catalogue.pieces.values(), held, config.unit_tokens, fingerprint.build_digest
+        )
+        result = crew.run(units, progress)
+    receipts = [*held.receipts, *result.receipts]
+    manifest = publish_build(paths, fingerprint, held, receipts, catalogue)
+    current = read_held(paths, fingerprint)
+    failed = failed_documents(reader, catalogue, result.failed, current.published)
+    record_failures(paths, reader, failed)
+    return summarise(
+        catalogue=catalogue,
+        before=held,
+        after=current,
+        result=result,
+        failed=failed,
+        published=manifest is not None,
+        ignored=ignored_files(reader),
+        workers=crew.size,
+        seconds=time.monotonic() - started,
+    )
+
+
+def document_rules(config: BuildConfig) -> DocumentRules:
+    """Return how texts become pieces, from the model's context and prompt texts.
+
+    Raises UnsupportedModelError before anything is read.
+    """
+    context = geometry_of(load_config(config.model)).context
+    tokenizer, template = load_tokenizer(config.model)
+    texts = {
+        name: value
+        for name in ("prefix", "span_prefix", "span_suffix")
+        if (value := getattr(config, name)) is not None
+    }
+    template = replace(template, **texts)
+    prefix = PromptWriter(tokenizer, template).prefix()
+    # The paper's rule runs documents alone; the probe rule needs room for the prefix.
+    room = context - (len(prefix) if isinstance(config.policy, ProbePolicy) else 0)
+    if room < 1:
+        raise UsageError(
+            f"expected a prefix shorter than the model's context of {context} tokens, found "
+            f"{len(prefix)}; shorten it"
+        )
+    longest = min(room, config.max_tokens or room)
+    return DocumentRules(config.model, template, longest, config.long)
+
+
+def _anchored(config: BuildConfig) -> BuildConfig:
+    """Make paths absolute: workers have another current folder than the driver."""
+    local = config.model not in preset_names() and Path(config.model).is_dir()
+    model = os.path.abspath(config.model) if local else config.model
+    return replace(config, output=Path(os.path.abspath(config.output)), model=model)

@@ -1,0 +1,86 @@
+"""Ray: connecting, or starting a local one, and cutting it into scanners and workers."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from sift_index.errors import BuildError, UsageError
+from sift_index.pipelines.config import BuildConfig
+
+
+@contextmanager
+def ray_session(address: str | None) -> Iterator[None]:
+    """Connect to a cluster, or start Ray on this machine, and shut down only what was started.
+
+    `address` None means the cluster this process already belongs to (a submitted job), else a
+    local one; `local` always starts one.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address in (None, "local") else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        raise BuildError(
+            f"Ray cannot be reached at {address or 'this machine'}: {problem}; check --address, "
+            "or leave it out to start Ray locally"
+        ) from problem
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def resolve_build_device(device: str) -> str:
+    """Turn `auto` into cuda when the cluster has GPUs, else cpu.
+
+    Raises UsageError for cuda on a cluster without GPUs: workers would wait for one for ever.
+    """
+    found = ray.cluster_resources().get("GPU", 0) >= 1
+    if device.startswith("cuda") and not found:
+        raise UsageError(
+            f"device {device} was asked for, but the Ray cluster has no GPU; use --device cpu"
+        )
+    if device != "auto":
+        return device
+    return "cuda" if found else "cpu"
+
+
+def worker_count(config: BuildConfig, device: str, units: int) -> int:
+    """Return how many workers to start: as asked, or the CPUs over the threads.
+
+    On GPUs one each, or fewer when asked: a worker too many would wait for a GPU for ever.
+    """
+    resources = ray.cluster_resources()
+    if device.startswith("cuda"):
+        gpus = int(resources.get("GPU", 1))
+        wanted = min(config.workers or gpus, gpus)
+    else:
+        wanted = config.workers or int(resources.get("CPU", 1)) // config.threads
+    return max(1, min(wanted, units))
+
+
+def worker_resources(config: BuildConfig, device: str) -> dict[str, Any]:
+    """Return the Ray resources of one worker: a GPU, or as many CPUs as it has threads.
+
+    It claims fewer CPUs where the workers asked for would not fit, for Ray never starts what does
+    not fit; the threads stay as configured, because results depend on them.
+    """
+    if device.startswith("cuda"):
+        return {"num_cpus": 1, "num_gpus": 1}
+    nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    return {"num_cpus": cpu_claim(nodes, config.threads, config.workers or 1), "num_gpus": 0}
+
+
+def cpu_claim(nodes: Sequence[float], threads: int, workers: int) -> int:
+    """Return the most CPUs, up to `threads`, that every one of `workers` can have on the nodes."""
+    claims = range(threads, 0, -1)
+    return next((c for c in claims if sum(int(cpus // c) for cpus in nodes) >= workers), 0)

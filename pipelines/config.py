@@ -1,0 +1,50 @@
+"""What a build is told: everything that decides its result, in one frozen value."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sift_index.errors import UsageError
+from sift_index.formats.blob import Codec
+from sift_index.selection.policy import Policy, load_policy
+
+LONG_CHOICES = ("split", "skip", "error")
+CODECS = {"raw": Codec.RAW, "zstd": Codec.ZSTD}
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """One build: corpus, model, rule and the numbers that cut the work.
+
+    `unit_tokens` is the token budget of a unit and `threads` the CPU threads of a worker: both
+    belong to the configuration, never to the machine, because byte-identical packs depend on
+    them. `max_tokens` caps a document's length (None: the model's context).
+    """
+
+    corpus: Path
+    output: Path
+    model: str
+    policy: Policy = field(default_factory=lambda: load_policy("probe"))
+    text_field: str = "text"
+    id_field: str | None = None
+    prefix: str | None = None
+    span_prefix: str | None = None
+    span_suffix: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    long: str = "split"
+    max_tokens: int | None = None
+    codec: str = "raw"
+    unit_tokens: int = 16384
+    workers: int | None = None
+    threads: int = 2
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.long not in LONG_CHOICES:
+            raise UsageError(f"expected long of {', '.join(LONG_CHOICES)}, found {self.long!r}")
+        if self.codec not in CODECS:
+            raise UsageError(f"expected codec of {', '.join(CODECS)}, found {self.codec!r}")
+        for name in ("unit_tokens", "workers", "threads", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"expected {name} of at least 1, found {value}")

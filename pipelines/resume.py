@@ -1,0 +1,68 @@
+"""Resuming: what versions and receipts already hold, and the units that are left."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sift_index.errors import BuildError
+from sift_index.formats.fingerprint import Fingerprint, require_same_build
+from sift_index.formats.manifest import Manifest, current_version
+from sift_index.formats.reader import IndexReader
+from sift_index.formats.receipts import Receipt, read_receipts
+from sift_index.formats.store import IndexPaths
+from sift_index.pipelines.documents import Piece
+from sift_index.pipelines.planner import Unit, cut_units
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an output folder holds of this build.
+
+    reader: the current version, or None. receipts: committed units that no version has yet.
+    """
+
+    reader: IndexReader | None
+    receipts: tuple[Receipt, ...]
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The current version's manifest, or None."""
+        return self.reader.manifest if self.reader else None
+
+    def published(self, key: bytes) -> bool:
+        """Say whether the current version holds a key."""
+        return self.reader is not None and key in self.reader
+
+
+def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
+    """Read what is there; refuse a folder that holds another build.
+
+    Raises FingerprintMismatchError, BuildError, IntegrityError.
+    """
+    reader = IndexReader.open(paths.root) if current_version(paths) else None
+    if reader is not None:
+        require_same_build(reader.manifest.fingerprint, fingerprint)
+    published = set(reader.manifest.units) if reader else set()
+    receipts = [receipt for receipt in read_receipts(paths) if receipt.unit not in published]
+    others = {receipt.build_digest for receipt in receipts} - {fingerprint.build_digest}
+    if others:
+        raise BuildError(
+            f"{paths.root} holds unpublished units of another build ({', '.join(sorted(others))}; "
+            f"this one is {fingerprint.build_digest}): build into another folder, or finish that "
+            "build with its own command first"
+        )
+    return Held(reader, tuple(receipts))
+
+
+def units_left(
+    pieces: Iterable[Piece], held: Held, unit_tokens: int, build_digest: str
+) -> list[Unit]:
+    """Cut units of what no version and no receipt holds.
+
+    An interrupted build gets its own units back: pieces come sorted by length, so the piece that
+    did not fit into a unit is not longer than any piece behind it, and leaving out whole units
+    never moves a piece into another. When receipts do not match the plan (the corpus changed, or
+    a unit was split), what is committed is kept all the same.
+    """
+    committed = {bytes.fromhex(key) for receipt in held.receipts for key in receipt.keys}
+    rest = (p for p in pieces if p.key not in committed and not held.published(p.key))
+    return cut_units(rest, unit_tokens, build_digest)

@@ -1,0 +1,1 @@
+"""The command line: the same nouns as the Python API, one file per command."""

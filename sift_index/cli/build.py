@@ -1,0 +1,78 @@
+"""`sift-index build`: a corpus in, an index out; the same command resumes and extends."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sift_index.cli.frame import PARTIAL, emit, framed
+
+
+@click.command()
+@click.argument("corpus", type=click.Path(path_type=Path))
+@click.option("--model", required=True, help="Preset, local folder or hub id.")
+@click.option(
+    "--index",
+    "output_folder",
+    type=click.Path(path_type=Path),
+    help="Folder of the index.  [default: the corpus's name with .sift, in this folder]",
+)
+@click.option("--policy", default="probe", show_default=True, help="probe, paper or a YAML file.")
+@click.option("--text-field", default="text", show_default=True, help="Field holding the text.")
+@click.option("--id-field", help="Field holding the document id.  [default: id or doc_id]")
+@click.option("--prefix", help="Text in front of the first document.  [default: the model's]")
+@click.option("--span-prefix", help="Text before each document, part of its key.")
+@click.option("--span-suffix", help="Text behind each document, part of its key.")
+@click.option(
+    "--long",
+    type=click.Choice(["split", "skip", "error"]),
+    default="split",
+    show_default=True,
+    help="What to do with documents longer than fit.",
+)
+@click.option("--max-tokens", type=int, help="Longest piece.  [default: the model's context]")
+@click.option(
+    "--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16."
+)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--codec", type=click.Choice(["raw", "zstd"]), default="raw", show_default=True)
+@click.option("--unit-tokens", type=int, default=16384, show_default=True, help="Tokens of a unit.")
+@click.option("--workers", type=int, help="Workers.  [default: one per GPU, or CPUs / threads]")
+@click.option("--threads", type=int, default=2, show_default=True, help="CPU threads of a worker.")
+@click.option("--address", help="Ray cluster.  [default: the job's cluster, else start one here]")
+@framed
+def build(corpus: Path, output_folder: Path | None, policy: str, output: str, **rest: Any) -> int:
+    """Index every document of CORPUS for a model.
+
+    CORPUS is a folder of .txt, .md, .jsonl or .parquet files, one such file, or anything the
+    datasets library opens locally. Running the same command again resumes an interrupted build
+    and adds new documents. Press Ctrl-C at any time: committed work is kept.
+
+    \b
+    Example:
+      sift-index build corpus/ --model smollm2-135m --index corpus.sift
+      ray job submit -- sift-index build /data/corpus --model llama-3.1-8b --index /data/corpus.sift
+    """
+    from sift_index.models.quiet import quiet_transformers
+    from sift_index.pipelines.build import run_build
+    from sift_index.pipelines.config import BuildConfig
+    from sift_index.selection.policy import load_policy
+
+    quiet_transformers()
+    config = BuildConfig(
+        corpus=corpus,
+        output=(output_folder or default_index(corpus)).absolute(),
+        policy=load_policy(policy),
+        **rest,
+    )
+    summary = run_build(config)
+    values = {"index": str(config.output), **summary.to_json()}
+    emit(values, lambda console: console.print("\n".join(summary.lines())), output)
+    for failure in summary.failed:
+        click.echo(f"failed: {failure.source}: {failure.reason}", err=True)
+    return PARTIAL if summary.failed else 0
+
+
+def default_index(corpus: Path) -> Path:
+    """Return the index folder for a corpus that was given without one."""
+    return Path(f"{corpus.resolve().stem}.sift")

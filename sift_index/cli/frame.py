@@ -1,0 +1,99 @@
+"""What every command shares: `--output`, errors as one message, documented exit codes."""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TextIO
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sift_index.errors import (
+    FingerprintMismatchError,
+    FormatError,
+    SiftError,
+    UsageError,
+)
+
+EXIT_CODES = """Exit codes: 0 done; 1 failed; 2 wrong usage; 3 built, but some documents failed;
+4 the index is damaged, missing or needs another reader; 5 the index does not fit this model or
+build; 130 interrupted (run the same command to resume)."""
+
+FAILED, USAGE, PARTIAL, DAMAGED, MISMATCH, INTERRUPTED = 1, 2, 3, 4, 5, 130
+
+
+def exit_code(error: SiftError) -> int:
+    """Return the process exit code of an error."""
+    kinds: tuple[tuple[type[SiftError], int], ...] = (
+        (UsageError, USAGE),
+        (FingerprintMismatchError, MISMATCH),
+        (FormatError, DAMAGED),
+    )
+    return next((code for kind, code in kinds if isinstance(error, kind)), FAILED)
+
+
+def framed(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Add `--output` to a command and turn its return value or error into an exit code."""
+
+    @click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="How results are printed.",
+    )
+    @wraps(command)
+    def run(*args: Any, output: str, **kwargs: Any) -> None:
+        warnings.showwarning = _show_warning
+        try:
+            code = command(*args, output=output, **kwargs)
+        except SiftError as error:
+            _show_error(error, output)
+            code = exit_code(error)
+        except KeyboardInterrupt:
+            click.echo("interrupted; run the same command to resume", err=True)
+            code = INTERRUPTED
+        sys.exit(code or 0)
+
+    return run
+
+
+def emit(values: dict[str, Any], text: Callable[[Console], None], output: str) -> None:
+    """Print a result as JSON, or as text by calling `text` with a console."""
+    if output == "json":
+        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
+    else:
+        text(Console(highlight=False))
+
+
+def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
+    """Return a plain table; numbers are text already, so they are right-aligned by column."""
+    built = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for number, column in enumerate(columns):
+        built.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    for row in rows:
+        built.add_row(*row)
+    return built
+
+
+def _show_error(error: SiftError, output: str) -> None:
+    if output == "json":
+        values = {"error": {"type": type(error).__name__, "message": str(error)}}
+        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
+    click.echo(f"error: {error}", err=True)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print our own warnings as one line; leave out other libraries' advice."""
+    if category.__module__.startswith("sift_index"):
+        click.echo(f"warning: {message}", err=True)

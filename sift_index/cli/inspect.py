@@ -1,0 +1,100 @@
+"""`sift-index inspect`: what an index holds, without loading a model."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from sift_index.cli.frame import emit, framed
+from sift_index.errors import UsageError
+from sift_index.formats.failures import read_failures
+from sift_index.formats.reader import IndexReader
+from sift_index.formats.receipts import read_receipts
+
+
+@click.command()
+@click.argument("index", type=click.Path(path_type=Path))
+@click.option("--version", "number", type=int, help="An older version.  [default: the newest]")
+@click.option("--document", help="Show one document instead.")
+@framed
+def inspect(index: Path, number: int | None, document: str | None, output: str) -> None:
+    """Show what INDEX was built for, how large it is, and what failed.
+
+    \b
+    Example:
+      sift-index inspect corpus.sift
+      sift-index inspect corpus.sift --document notes/a.md --output json
+    """
+    reader = IndexReader.open(index, version=number)
+    values = describe(reader) if document is None else describe_document(reader, document)
+    emit(values, lambda console: _print(console, values), output)
+
+
+def describe(reader: IndexReader) -> dict[str, Any]:
+    """Return the facts of one version of an index."""
+    manifest = reader.manifest
+    pack_bytes = sum(pack.bytes for pack in manifest.packs)
+    published = set(manifest.units)
+    waiting = [r for r in read_receipts(reader.paths) if r.unit not in published]
+    return {
+        "version": manifest.version,
+        "format": manifest.format_version,
+        "created": manifest.created,
+        "model": manifest.fingerprint.advisory.get("model", "unknown"),
+        "policy": manifest.fingerprint.build["policy"],
+        "layout": manifest.fingerprint.serve["layout"],
+        "documents": manifest.counts.documents,
+        "keys": manifest.counts.keys,
+        "tokens": manifest.counts.tokens,
+        "packs": len(manifest.packs),
+        "pack_bytes": pack_bytes,
+        "key_table_bytes": manifest.key_table.bytes,
+        "bytes_per_1024_tokens": round(pack_bytes / max(1, manifest.counts.tokens) * 1024),
+        "quality": manifest.quality,
+        "unpublished_units": len(waiting),
+        "failed": [failure.to_json() for failure in read_failures(reader.paths)],
+    }
+
+
+def describe_document(reader: IndexReader, document: str) -> dict[str, Any]:
+    """Return keys, tokens and mask densities of one document; UsageError when it is unknown."""
+    keys = reader.document_keys(document)
+    if not keys:
+        raise UsageError(
+            f"expected a document id of this index, found {document!r}; ids are paths inside the "
+            "corpus folder, or the id field"
+        )
+    return {"document": document, "pieces": [_piece(reader, key) for key in keys]}
+
+
+def _piece(reader: IndexReader, key: bytes) -> dict[str, Any]:
+    masks = reader.lookup(key)
+    if masks is None:
+        raise UsageError(f"key {key.hex()} is listed but not stored; run sift-index verify")
+    return {
+        "key": key.hex(),
+        "tokens": masks.tokens,
+        "ca_pages_on": round(float((masks.ca.unpacked() > 0).mean()), 4),
+        "la_tiles_on": None
+        if masks.la is None
+        else round(float((masks.la.unpacked() > 0).mean()), 4),
+    }
+
+
+def _print(console: Console, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, list):
+            console.print(f"{name}: {len(value)}", markup=False)
+            for entry in value[:20]:
+                console.print(f"  {_flat(entry)}", markup=False)
+            if len(value) > 20:
+                console.print(f"  … and {len(value) - 20} more (--output json shows all)")
+        else:
+            console.print(f"{name}: {_flat(value)}", markup=False)
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={entry}" for name, entry in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)

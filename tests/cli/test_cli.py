@@ -1,0 +1,188 @@
+"""The command line as a user runs it: output, JSON, errors and exit codes."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sift_index.cli.main import cli
+
+COMMANDS = ("build", "inspect", "verify", "eval", "demo", "doctor", "models")
+
+
+@pytest.fixture(autouse=True)
+def keep_warnings():
+    """Commands install their own way of showing warnings; tests keep theirs."""
+    show = warnings.showwarning
+    yield
+    warnings.showwarning = show
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def as_json(result: Result):
+    return json.loads(result.stdout)
+
+
+def write_corpus(folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.txt").write_text(f"Document {number}. " * (10 + 20 * number))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, tiny_model_dir, local_ray) -> tuple[Path, Path]:
+    """A corpus and its index, built through the command line."""
+    folder = tmp_path_factory.mktemp("cli")
+    corpus, index = write_corpus(folder / "corpus"), folder / "index"
+    result = call("build", corpus, "--model", tiny_model_dir, "--index", index, "--output", "json")
+    assert result.exit_code == 0, result.output
+    summary = as_json(result)
+    assert (summary["documents"], summary["indexed"], summary["version"]) == (4, 4, 1)
+    return corpus, index
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command):
+    result = call(command, "--help")
+    assert result.exit_code == 0
+    assert "Example:" in result.stdout and f"sift-index {command}" in result.stdout
+
+
+def test_exit_codes_are_documented():
+    result = call("--help")
+    text = " ".join(result.stdout.split())
+    for code in (
+        "0 done",
+        "1 failed",
+        "2 wrong usage",
+        "3 built",
+        "4 the index",
+        "5 the index",
+        "130",
+    ):
+        assert code in text
+
+
+def test_build_again_has_nothing_to_do(built, tiny_model_dir):
+    corpus, index = built
+    result = call("build", corpus, "--model", tiny_model_dir, "--index", index)
+    assert result.exit_code == 0
+    assert "4 indexed" in result.stdout and "nothing new to publish" in result.stdout
+
+
+def test_a_failed_document_gives_exit_code_3(built, tiny_model_dir, tmp_path):
+    corpus, index = built
+    copies = tmp_path / "corpus", tmp_path / "index"
+    shutil.copytree(corpus, copies[0])
+    shutil.copytree(index, copies[1])
+    (copies[0] / "bad.txt").write_bytes(b"caf\xe9")
+    result = call("build", copies[0], "--model", tiny_model_dir, "--index", copies[1])
+    assert result.exit_code == 3
+    assert "bad.txt" in result.stderr and "UTF-8" in result.stderr
+    shown = as_json(call("inspect", copies[1], "--output", "json"))
+    assert [failure["source"] for failure in shown["failed"]] == ["bad.txt"]
+
+
+def test_another_policy_on_append_is_a_mismatch(built, tiny_model_dir):
+    corpus, index = built
+    result = call("build", corpus, "--model", tiny_model_dir, "--index", index, "--policy", "paper")
+    assert result.exit_code == 5
+    assert "build.policy.page_size: index has 32, this build has 128" in result.stderr
+
+
+def test_inspect_shows_the_index_and_a_document(built):
+    _, index = built
+    values = as_json(call("inspect", index, "--output", "json"))
+    assert values["documents"] == values["keys"] == 4
+    assert values["policy"]["rule"] == "probe"
+    assert "documents: 4" in call("inspect", index).stdout
+    one = as_json(call("inspect", index, "--document", "2.txt", "--output", "json"))
+    assert len(one["pieces"]) == 1 and 0 <= one["pieces"][0]["ca_pages_on"] <= 1
+    assert call("inspect", index, "--document", "nope").exit_code == 2
+
+
+def test_verify_finds_a_flipped_byte(built, tmp_path):
+    _, index = built
+    assert call("verify", index).exit_code == 0
+    copy = tmp_path / "index"
+    shutil.copytree(index, copy)
+    pack = next((copy / "packs").iterdir())
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.write_bytes(data)
+    result = call("verify", copy, "--output", "json")
+    assert result.exit_code == 4
+    values = as_json(result)
+    assert not values["ok"] and "IntegrityError" in values["problems"][0]
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("verify",), ("eval",)])
+def test_a_folder_without_an_index_is_said_to_be_one(command, tmp_path):
+    result = call(*command, tmp_path)
+    assert result.exit_code == 4
+    assert str(tmp_path) in result.stderr
+
+
+def test_errors_are_json_too(tmp_path):
+    result = call("inspect", tmp_path, "--output", "json")
+    assert as_json(result)["error"]["type"] == "IndexNotFoundError"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--model", "no-such-preset"), 2, "llama-3.1-8b"),
+        (("--model", "smollm2-135m", "--policy", "nope"), 2, "probe"),
+        (("--model", "smollm2-135m", "--unit-tokens", "0"), 2, "unit_tokens"),
+        ((), 2, "--model"),
+    ],
+)
+def test_wrong_usage(arguments, code, message, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus")
+    result = call("build", corpus, "--index", tmp_path / "index", *arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert not (tmp_path / "index").exists()
+
+
+def test_eval_compares_methods_and_writes_results(built, tiny_model_dir, tmp_path):
+    corpus, index = built
+    questions = tmp_path / "questions.jsonl"
+    entry = {
+        "id": 1,
+        "question": "Which?",
+        "answers": ["Document"],
+        "documents": ["1.txt", "3.txt"],
+    }
+    questions.write_text(json.dumps(entry) + "\n")
+    results = tmp_path / "results" / "quality.json"
+    arguments = ["--model", tiny_model_dir, "--questions", questions, "--corpus", corpus]
+    result = call("eval", index, *arguments, "--results", results, "--output", "json")
+    assert result.exit_code == 0, result.output
+    values = as_json(result)
+    assert (values["hits"], values["misses"]) == (2, 0)
+    assert set(values["methods"]) == {"dense", "sift", "paper", "no-cross"}
+    assert values["methods"]["dense"]["kl"]["mean"] == 0.0
+    rows = json.loads(results.read_text())["rows"]
+    metrics = {row["metric"] for row in rows if row["case"].endswith("questions/sift")}
+    assert {"kl", "kl_lo", "kl_hi", "ca_density", "top1", "nll", "prompts"} <= metrics
+
+
+def test_eval_refuses_an_unknown_method(built, tiny_model_dir):
+    result = call("eval", built[1], "--model", tiny_model_dir, "--methods", "dense,magic")
+    assert result.exit_code == 2 and "magic" in result.stderr
+
+
+def test_models_and_doctor_list_what_is_here():
+    assert "llama-3.1-8b" in call("models").stdout
+    names = {preset["name"] for preset in as_json(call("models", "--output", "json"))["presets"]}
+    assert names == {"smollm2-135m", "llama-3.1-8b", "qwen3-235b-a22b", "minimax-m2.5"}
+    checks = as_json(call("doctor", "--output", "json"))["checks"]
+    assert {"torch", "ray", "pyarrow", "gpu", "memory"} <= {check["name"] for check in checks}

@@ -1,0 +1,84 @@
+"""Scanning: the same catalogue from this process and from Ray tasks, in corpus order."""
+
+import io
+import json
+
+import pytest
+
+from sift_index.errors import CorpusError
+from sift_index.pipelines import scanning
+from sift_index.pipelines.build import document_rules
+from sift_index.pipelines.corpus import Document, Location, open_corpus
+from sift_index.pipelines.progress import LogProgress
+from sift_index.pipelines.scanning import scan_corpus
+from tests.pipelines.builds import text, tiny_config, write_corpus
+
+
+@pytest.fixture
+def rules(tmp_path, tiny_model_dir):
+    return document_rules(tiny_config(tmp_path, tmp_path / "index", tiny_model_dir))
+
+
+@pytest.fixture
+def log():
+    return io.StringIO()
+
+
+@pytest.fixture
+def progress(log):
+    return LogProgress(log)
+
+
+def test_tasks_find_what_one_process_finds(
+    local_ray, rules, progress, tmp_path, monkeypatch, log
+) -> None:
+    lines = [{"id": f"d{i // 2}", "text": text(40, i % 7)} for i in range(60)]
+    content = "\n".join(json.dumps(line) for line in lines)
+    corpus = write_corpus(tmp_path / "corpus", {"x.jsonl": content, "y.txt": b"\xff"})
+    here = scan_corpus(open_corpus(corpus), rules, progress)
+    monkeypatch.setattr(scanning, "SCAN_BATCH", 7)
+    spread = scan_corpus(open_corpus(corpus), rules, progress)
+    assert spread == here and list(spread.documents) == list(here.documents)
+    assert here.read == 61 and len(here.pieces) == 7 and len(here.clashes) > 0
+    noted = f"61 documents read, 7 distinct texts to index, {1 + len(here.clashes)} documents"
+    assert noted in log.getvalue()
+
+
+def test_a_corpus_without_a_document_is_an_error(rules, progress, tmp_path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", {"x.jsonl": "\n\n"})
+    with pytest.raises(CorpusError, match="found none"):
+        scan_corpus(open_corpus(corpus), rules, progress)
+
+
+class BrokenReader:
+    """A data set that cannot be opened where the task runs."""
+
+    def locations(self):
+        return (Location("", row) for row in range(3))
+
+    def read(self, location: Location) -> Document:
+        raise CorpusError("expected a data set, found none on this node")
+
+    def source(self, location: Location) -> str:
+        return "broken"
+
+
+def test_a_task_that_cannot_open_the_corpus_says_so(
+    local_ray, rules, progress, monkeypatch
+) -> None:
+    monkeypatch.setattr(scanning, "SCAN_BATCH", 1)
+    with pytest.raises(CorpusError) as caught:
+        scan_corpus(BrokenReader(), rules, progress)
+    assert str(caught.value) == "expected a data set, found none on this node"  # no Ray traceback
+
+
+def test_the_evaluation_corpus_adds_up(local_ray, rules, progress, shared_data) -> None:
+    if not (shared_data / "corpus").is_dir():
+        pytest.skip("no evaluation corpus beside the checkout")
+    found = scan_corpus(open_corpus(shared_data / "corpus"), rules, progress)
+    left_out = len(found.skipped) + len(found.failed) + len(found.clashes)
+    assert found.read == 552 == len(found.documents) + found.repeats + left_out
+    assert len(found.documents) > 500 and len(found.pieces) >= len(found.documents) - len(
+        found.duplicate_ids
+    )
+    assert max(piece.tokens for piece in found.pieces.values()) <= rules.longest

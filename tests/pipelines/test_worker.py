@@ -1,0 +1,175 @@
+"""The worker as a plain object: what it commits, and what a second one cannot change."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sift_index.errors import ModelError, UsageError
+from sift_index.formats.masks import DocumentMasks
+from sift_index.formats.packs import Pack, write_pack
+from sift_index.formats.receipts import Receipt, commit, read_receipt, read_receipts
+from sift_index.formats.store import IndexPaths
+from sift_index.pipelines.build import document_rules
+from sift_index.pipelines.corpus import open_corpus
+from sift_index.pipelines.documents import ScannedDocument, scan_batch
+from sift_index.pipelines.planner import Catalogue, Unit, cut_units, unit_id
+from sift_index.pipelines.worker import BuildWorker
+from tests.pipelines.builds import hashes, identities, text, tiny_config, write_corpus
+
+
+class Site:
+    """A corpus of four documents, the one unit it makes, and workers for it."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        texts = {f"{n}.txt": text(150 + 40 * n, n) for n in range(4)}
+        self.corpus = write_corpus(folder / "corpus", texts)
+        self.paths = IndexPaths(folder / "index")
+        self.paths.create()
+        self.config = tiny_config(self.corpus, self.paths.root, model)
+        self.reader = open_corpus(self.corpus)
+        self.rules = document_rules(self.config)
+
+    def worker(self, **changes) -> BuildWorker:
+        return BuildWorker(replace(self.config, **changes), self.reader, self.rules)
+
+    def unit(self) -> Unit:
+        catalogue = Catalogue()
+        catalogue.add(scan_batch(self.reader, list(self.reader.locations()), self.rules))
+        digest = self.worker().fingerprint().build_digest
+        (unit,) = cut_units(catalogue.pieces.values(), 10_000, digest)
+        return unit
+
+
+@pytest.fixture
+def site(tmp_path, tiny_model_dir):
+    threads = torch.get_num_threads()
+    yield Site(tmp_path, tiny_model_dir)
+    torch.set_num_threads(threads)
+
+
+def test_a_unit_becomes_a_pack_and_a_receipt(site) -> None:
+    unit = site.unit()
+    outcome = site.worker().run_unit(unit)
+    receipt = read_receipt(site.paths, unit.id)
+    assert outcome.receipt == receipt and outcome.failed == ()
+    assert receipt.keys == tuple(sorted(piece.key.hex() for piece in unit.pieces))
+    assert receipt.tokens == unit.tokens == sum(152 + 40 * n for n in range(4))
+    pack = Pack.open(site.paths.pack_path(receipt.pack.name), receipt.pack)
+    pack.verify()
+    assert {pack.row(n).key for n in range(4)} == {piece.key for piece in unit.pieces}
+
+
+def test_a_second_worker_returns_the_first_ones_receipt(site) -> None:
+    unit = site.unit()
+    first = site.worker().run_unit(unit)
+    before = identities(site.paths.root)
+    for path in site.corpus.iterdir():
+        path.unlink()  # computing it again would fail
+    assert site.worker().run_unit(unit) == first
+    assert identities(site.paths.root) == before
+
+
+def test_workers_that_do_not_know_of_each_other_write_the_same_pack(site, tmp_path) -> None:
+    unit = site.unit()
+    site.worker().run_unit(unit)
+    elsewhere = IndexPaths(tmp_path / "elsewhere")
+    elsewhere.create()
+    site.worker(output=elsewhere.root).run_unit(unit)
+    assert hashes(elsewhere.root) == hashes(site.paths.root) != {}
+
+
+class LateWorker(BuildWorker):
+    """A worker that was thought dead: another one commits just before it does."""
+
+    def _commit(self, unit: str, rows: list[DocumentMasks], *rest) -> Receipt:
+        self.winner = commit(self._paths, self.other_receipt(unit, rows))
+        return super()._commit(unit, rows, *rest)
+
+    def other_receipt(self, unit: str, rows: list[DocumentMasks]) -> Receipt:
+        other = [replace(row, tokens=row.tokens, anchor=1) for row in rows]
+        digest = self.fingerprint().build_digest
+        pack = write_pack(self._paths, unit, digest, other)
+        keys = tuple(sorted(row.key.hex() for row in rows))
+        return Receipt(unit, digest, pack, keys, 1)
+
+
+def test_the_first_receipt_wins_over_a_late_one_with_another_pack(site) -> None:
+    unit = site.unit()
+    late = LateWorker(site.config, site.reader, site.rules)
+    outcome = late.run_unit(unit)
+    assert outcome.receipt == late.winner == read_receipt(site.paths, unit.id)
+    packs = sorted(path.name for path in site.paths.packs.iterdir())
+    assert len(packs) == 2 and late.winner.pack.name in packs
+    Pack.open(site.paths.pack_path(late.winner.pack.name), late.winner.pack).verify()
+
+
+def test_a_document_that_changed_is_left_out_and_the_rest_committed(site) -> None:
+    unit = site.unit()
+    write_corpus(site.corpus, {"2.txt": text(500, 9)})
+    outcome = site.worker().run_unit(unit)
+    assert [failure.source for failure in outcome.failed] == ["2.txt"]
+    assert "changed while the build ran" in outcome.failed[0].reason
+    rest = [piece for piece in unit.pieces if piece.location.file != "2.txt"]
+    # Its receipt has the id of what it holds: the planned unit is not done.
+    digest = site.worker().fingerprint().build_digest
+    assert [r.unit for r in read_receipts(site.paths)] == [unit_id(rest, digest)]
+    assert outcome.receipt.keys == tuple(sorted(piece.key.hex() for piece in rest))
+    assert outcome.receipt.failed == outcome.failed
+
+
+def test_the_same_unit_is_whole_once_the_document_is_back(site) -> None:
+    unit, content = site.unit(), (site.corpus / "2.txt").read_bytes()
+    os.unlink(site.corpus / "2.txt")
+    failed = site.worker().run_unit(unit)
+    assert "No such file" in failed.failed[0].reason
+    write_corpus(site.corpus, {"2.txt": content})
+    outcome = site.worker().run_unit(unit)
+    assert outcome.failed == () and len(outcome.receipt.keys) == 4
+
+
+def test_a_unit_of_failures_commits_nothing(site) -> None:
+    unit = site.unit()
+    for number in range(4):
+        os.unlink(site.corpus / f"{number}.txt")
+    outcome = site.worker().run_unit(unit)
+    assert outcome.receipt is None and len(outcome.failed) == 4
+    assert identities(site.paths.root) == {}
+
+
+def test_a_document_that_became_shorter_than_its_piece_is_a_failure(site) -> None:
+    rules = replace(site.rules, longest=100)
+    found = scan_batch(site.reader, list(site.reader.locations()), rules)
+    assert isinstance(found[3], ScannedDocument)
+    last = found[3].pieces[-1]
+    assert last.number == 2
+    write_corpus(site.corpus, {"3.txt": text(50, 3)})
+    worker = BuildWorker(site.config, site.reader, rules)
+    outcome = worker.run_unit(Unit("ab" * 16, (last,)))
+    assert "changed while the build ran" in outcome.failed[0].reason
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reason"),
+    [
+        ({"model": "/nowhere/model"}, UsageError, "/nowhere/model"),
+        ({"dtype": "float8"}, UsageError, "float8"),
+        ({"device": "tpu9000"}, UsageError, "tpu9000"),
+    ],
+)
+def test_a_wrong_setting_shows_when_the_model_is_loaded(site, change, error, reason) -> None:
+    worker = site.worker(**change)  # no error yet: Ray would hide it
+    with pytest.raises(error, match=reason):
+        worker.fingerprint()
+
+
+def test_a_model_without_weights_is_a_model_error(site, tiny_model_dir, tmp_path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for path in tiny_model_dir.iterdir():
+        if path.suffix == ".json":
+            (bare / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        site.worker(model=str(bare)).fingerprint()
