@@ -83,7 +83,9 @@ def build_fingerprint(
         "longest": longest,
     }
     if isinstance(policy, ProbePolicy):
+        # The texts count, not the place they were read from.
         build["probes"] = probe_digest(policy)
+        del build["policy"]["probe_source"]
     advisory["prefix"] = prefix_digest(prefix)
     # A name to load the model by; a local folder's place means nothing on another machine.
     advisory["model"] = "" if Path(loaded.name).is_dir() else loaded.name

@@ -162,3 +162,11 @@ def test_another_model_is_refused_by_the_field(field, overrides):
 def test_the_layout_comes_back_from_the_serve_grade():
     layout = layout_of(MODEL.model, page_size=16, levels=2, mask_heads=2, boundary=0)
     assert layout_from(serve_identity(MODEL.model, layout)) == layout
+
+
+def test_probe_texts_count_not_their_place(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "probe.txt").write_text("word " * 400)
+    first, second = (ProbePolicy(probe_source=str(tmp_path / folder)) for folder in ("a", "b"))
+    assert digest(policy=first) == digest(policy=second) != digest(policy=ProbePolicy())

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from sift_index import configs
 from sift_index.errors import UsageError
 
+BUILTIN = "builtin"
 PAGE_SIZES = (8, 16, 32, 64, 128)
 
 
@@ -25,7 +26,7 @@ class ProbePolicy:
     la_thresholds: tuple[float, ...] = (0.0002,)
     la_dense_tiles: int = 8
     head_sharing: str = "query"
-    probe_source: str = "builtin"
+    probe_source: str = BUILTIN
     probe_rows: int = 1088
     probe_tokens: int = 1024
 
@@ -90,7 +91,10 @@ def policy_names() -> list[str]:
 
 
 def load_policy(name: str) -> Policy:
-    """Return a packaged policy by name, or one from a YAML file; UsageError says what is wrong."""
+    """Return a packaged policy by name, or one from a YAML file.
+
+    A relative `probe_source` is meant from the file's folder. UsageError says what is wrong.
+    """
     path = configs.resource("policies", f"{name}.yaml") if name in policy_names() else Path(name)
     if not path.is_file():
         known = ", ".join(policy_names())
@@ -99,6 +103,9 @@ def load_policy(name: str) -> Policy:
         values = configs.load_yaml(path)
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
+    source = values.get("probe_source", BUILTIN)
+    if isinstance(source, str) and source != BUILTIN:
+        values["probe_source"] = str((path.parent / source).resolve())
     return policy_from(values)
 
 

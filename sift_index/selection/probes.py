@@ -16,7 +16,7 @@ from sift_index.adapters.hf_attention import attention_handler
 from sift_index.errors import UsageError
 from sift_index.kernels.api import causal_attention
 from sift_index.models.loading import LoadedModel
-from sift_index.selection.policy import ProbePolicy
+from sift_index.selection.policy import BUILTIN, ProbePolicy
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ProbeBank:
 
 def probe_texts(source: str) -> list[str]:
     """Return the probe texts: the packaged ones (`builtin`), a text file, or a folder of them."""
-    path = configs.resource("probes") if source == "builtin" else Path(source)
+    path = configs.resource("probes") if source == BUILTIN else Path(source)
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
         raise UsageError(

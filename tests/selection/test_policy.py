@@ -121,3 +121,11 @@ def test_levels_follow_the_longer_list_and_the_shorter_repeats_its_last():
     assert policy.level_thresholds(policy.la_thresholds) == (0.05, 0.05, 0.05)
     assert replace(policy, ca_thresholds=(0.1,)).levels == 1
     assert ProbePolicy().level_thresholds((0.1,)) == (0.1,)
+
+
+def test_a_relative_probe_source_is_meant_from_the_policy_file(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("rule: probe\nprobe_source: texts\n")
+    monkeypatch.chdir("/")
+    policy = load_policy(str(tmp_path / "mine.yaml"))
+    assert isinstance(policy, ProbePolicy)
+    assert policy.probe_source == str(tmp_path / "texts")
