@@ -9,6 +9,10 @@ class SiftError(Exception):
     """Base of every error this project raises on purpose."""
 
 
+class SiftWarning(UserWarning):
+    """Something that should match does not; results stay valid, quality or speed may differ."""
+
+
 class UsageError(SiftError):
     """An argument, option or configuration value cannot be used as given."""
 

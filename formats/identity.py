@@ -44,6 +44,12 @@ def anchor(ids: TokenIds) -> int | None:
     return int.from_bytes(digest, "little") or 1
 
 
+def token_list(ids: TokenIds) -> list[int]:
+    """Return ids as plain ints, checked as `document_key` checks them."""
+    plain: list[int] = np.frombuffer(_little_endian(ids), "<u4").tolist()
+    return plain
+
+
 def _little_endian(ids: TokenIds) -> bytes:
     # array() checks type and range of a list in one C pass, twice as fast as numpy does.
     if isinstance(ids, (list, tuple)):

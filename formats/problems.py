@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sift_index.formats.errors import BuildError, IntegrityError, UsageError
 
-RESTORE = "restore the file from a copy, or build the index again"
+RESTORE = "restore the file from a copy, or delete the index folder and build it again"
 
 
 def damaged(

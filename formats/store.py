@@ -155,6 +155,13 @@ def regular_size(path: Path) -> int:
     return status.st_size
 
 
+def require_size(path: Path, size: int) -> None:
+    """Raise IntegrityError unless `path` is a regular file of `size` bytes."""
+    found = regular_size(path)
+    if found != size:
+        raise damaged(path, f"{size} bytes", found)
+
+
 def file_names(folder: Path, suffix: str) -> list[str]:
     """Return the sorted names in `folder` with `suffix`, without leftover temporary files."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ from sift_index.formats.manifest import Manifest, open_keytable, read_manifest, 
 from sift_index.formats.packs import Pack
 from sift_index.formats.problems import damaged
 from sift_index.formats.receipts import Receipt, read_receipt
-from sift_index.formats.store import TEMP_PREFIX, IndexPaths, file_names
+from sift_index.formats.store import TEMP_PREFIX, IndexPaths, file_names, regular_size
 
 _Result = TypeVar("_Result")
 
@@ -96,6 +97,9 @@ class _Walk:
             return None
 
     def version(self, manifest: Manifest) -> None:
+        for unit in manifest.units:
+            receipt = self.paths.receipt_path(unit)
+            self.attempt(receipt, partial(regular_size, receipt))
         packs = [self.pack(info) for info in manifest.packs]
         path = self.paths.root / manifest.key_table.name
         table = self.attempt(path, lambda: open_keytable(self.paths, manifest))

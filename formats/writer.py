@@ -50,9 +50,10 @@ def publish(
 
     `documents` maps document ids to ordered keys; ids of `previous` are kept, an id given again
     gets the new keys. Of two packs with one key the earlier wins. `quality` is written
-    as given: a measurement of another version says nothing about this one. Raises FingerprintMismatchError for another
-    build, UsageError for a document with an unknown key, CommitConflictError when the version
-    exists, IntegrityError for a damaged pack, BuildError when a file cannot be written.
+    as given: a measurement of another version says nothing about this one. Raises
+    FingerprintMismatchError for another build, UsageError for a document with an unknown key,
+    CommitConflictError when the version exists, IntegrityError for a damaged pack, BuildError
+    when a file cannot be written.
     """
     _check_build(fingerprint, receipts, previous)
     packs = _new_packs(receipts, previous)

@@ -29,7 +29,7 @@ class MaskLayout:
     neighbour: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SpanMask:
     """One indexed document at [start, stop) of the prompt.
 
@@ -53,7 +53,7 @@ class SpanMask:
         return -(-self.tokens // TILE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SparsePlan:
     """A prompt of `length` tokens with its spans in position order.
 

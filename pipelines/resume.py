@@ -8,7 +8,7 @@ from sift_index.formats.fingerprint import Fingerprint, require_same_build
 from sift_index.formats.manifest import Manifest, current_version
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import Receipt, read_receipts
-from sift_index.formats.store import IndexPaths
+from sift_index.formats.store import IndexPaths, require_size
 from sift_index.pipelines.documents import Piece
 from sift_index.pipelines.planner import Unit, cut_units
 
@@ -34,13 +34,15 @@ class Held:
 
 
 def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
-    """Read what is there; refuse a folder that holds another build.
+    """Read what is there; refuse a folder that holds another build, or a version with packs lost.
 
     Raises FingerprintMismatchError, BuildError, IntegrityError.
     """
     reader = IndexReader.open(paths.root) if current_version(paths) else None
     if reader is not None:
         require_same_build(reader.manifest.fingerprint, fingerprint)
+        for pack in reader.manifest.packs:
+            require_size(paths.pack_path(pack.name), pack.bytes)
     published = set(reader.manifest.units) if reader else set()
     receipts = [receipt for receipt in read_receipts(paths) if receipt.unit not in published]
     others = {receipt.build_digest for receipt in receipts} - {fingerprint.build_digest}

@@ -16,7 +16,7 @@ _EXPORTS: dict[str, str] = {
     "Segment": "sift_index.prompts",
     "SiftError": "sift_index.errors",
     "SiftIndex": "sift_index.runtime.index",
-    "SiftWarning": "sift_index.runtime.index",
+    "SiftWarning": "sift_index.errors",
     "load_model": "sift_index.models.loading",
     "sift_attention": "sift_index.adapters.transformers",
 }

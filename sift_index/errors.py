@@ -13,6 +13,7 @@ from sift_index.formats.errors import (
     ModelError,
     PlanError,
     SiftError,
+    SiftWarning,
     UnsupportedModelError,
     UsageError,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "ModelError",
     "PlanError",
     "SiftError",
+    "SiftWarning",
     "UnsupportedModelError",
     "UsageError",
 ]

@@ -8,6 +8,7 @@ handler active both behave like PyTorch's scaled-dot-product attention.
 """
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,7 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from sift_index.errors import PlanError
+from sift_index.errors import PlanError, SiftWarning
 
 NAME = "sift"
 
@@ -33,6 +34,11 @@ class AttentionHandler(Protocol):
     ) -> torch.Tensor:
         """Return [heads, R, D] for q [heads, R, D] and k, v [kv_heads, N, D], all rotated."""
 
+
+_NOT_THIS_THREAD = (
+    "this call runs densely: a plan is active for this model in another thread, not in this one; "
+    "start the thread with contextvars.copy_context().run, or open the block inside it"
+)
 
 # Innermost last; two models in one thread, or one model twice, keep their own.
 _active: ContextVar[tuple[tuple[Any, AttentionHandler], ...]] = ContextVar(
@@ -106,6 +112,8 @@ def _attention(
     """Attention as transformers calls it: query [1, heads, R, D], key and value unrepeated."""
     handler = active_handler(module.config)
     if handler is None:
+        if module.layer_idx == 0:
+            warnings.warn(_NOT_THIS_THREAD, SiftWarning, stacklevel=2)
         fallback: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )

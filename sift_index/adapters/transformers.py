@@ -45,6 +45,11 @@ def check_plan(model: Any, plan: PromptPlan) -> None:
     """Raise when a plan was composed from an index of another model."""
     check_supported(model.config)
     check_serve(plan.fingerprint, served_fingerprint(plan.fingerprint, model, None))
+    if max(plan.ids, default=0) >= model.config.vocab_size:
+        raise PlanError(
+            f"expected token ids below the vocabulary size {model.config.vocab_size}, found "
+            f"{max(plan.ids)}; tokenise with this model's tokenizer"
+        )
 
 
 class _SparseHandler:
@@ -75,7 +80,10 @@ class _SparseHandler:
 
     def _check_ids(self, ids: torch.Tensor) -> None:
         if ids.shape[0] != 1:
-            raise PlanError(f"expected one prompt per call, found a batch of {ids.shape[0]}")
+            raise PlanError(
+                f"expected one prompt per call, found a batch of {ids.shape[0]} (beams and "
+                "num_return_sequences make one too)"
+            )
         expected = self._plan.ids[self._row_start : self._row_start + ids.shape[1]]
         found = tuple(ids[0, : len(expected)].tolist())
         if found != expected:

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from sift_index.cli.frame import PARTIAL, emit, framed
+from sift_index.cli.frame import FAILED, PARTIAL, emit, framed
+from sift_index.errors import UsageError
 
 
 @click.command()
@@ -59,9 +60,12 @@ def build(corpus: Path, output_folder: Path | None, policy: str, output: str, **
     from sift_index.selection.policy import load_policy
 
     quiet_transformers()
+    target = output_folder or default_index(corpus)
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"expected a folder for the index, found the file {target}; give another")
     config = BuildConfig(
         corpus=corpus,
-        output=(output_folder or default_index(corpus)).absolute(),
+        output=target.absolute(),
         policy=load_policy(policy),
         **rest,
     )
@@ -69,7 +73,12 @@ def build(corpus: Path, output_folder: Path | None, policy: str, output: str, **
     values = {"index": str(config.output), **summary.to_json()}
     emit(values, lambda console: console.print("\n".join(summary.lines())), output)
     for failure in summary.failed:
-        click.echo(f"failed: {failure.source}: {failure.reason}", err=True)
+        named = failure.reason.startswith(failure.source)
+        reason = failure.reason if named else f"{failure.source}: {failure.reason}"
+        click.echo(f"failed: {reason}", err=True)
+    if summary.version is None:
+        click.echo("error: no document could be indexed, so there is no index", err=True)
+        return FAILED
     return PARTIAL if summary.failed else 0
 
 

@@ -2,15 +2,22 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
 from sift_index.cli.frame import PARTIAL, emit, framed, table
 
+if TYPE_CHECKING:
+    from sift_index.evaluation.run import EvalReport
+    from sift_index.pipelines.summary import BuildSummary
+
 MODEL = "smollm2-135m"
+METHODS = ("dense", "sift", "no-cross")
+Speak = Callable[[str], None]
 
 
 @click.command()
@@ -21,7 +28,13 @@ MODEL = "smollm2-135m"
     show_default=True,
     help="Where the index and summary.json go.",
 )
-@click.option("--questions", type=int, default=6, show_default=True, help="Questions to compare.")
+@click.option(
+    "--questions",
+    type=click.IntRange(1, 16),
+    default=6,
+    show_default=True,
+    help="Questions to compare.",
+)
 @framed
 def demo(folder: Path, questions: int, output: str) -> int:
     """Index the packaged example corpus with a small real model, then compare with dense.
@@ -33,51 +46,51 @@ def demo(folder: Path, questions: int, output: str) -> int:
     Example:
       sift-index demo
     """
-    from sift_index.evaluation.questions import example_corpus, example_questions
-    from sift_index.evaluation.report import report_table
-    from sift_index.evaluation.run import evaluate
-    from sift_index.models.loading import load_model
     from sift_index.models.quiet import quiet_transformers
-    from sift_index.pipelines.build import run_build
-    from sift_index.pipelines.config import BuildConfig
-    from sift_index.runtime.index import SiftIndex
 
     started = time.monotonic()
     quiet_transformers()
     say = _speaker(output)
-    say(f"1/3 indexing {example_corpus().name} with {MODEL} (documents run once, offline)")
-    index = (folder / "index").absolute()
-    summary = run_build(BuildConfig(example_corpus(), index, MODEL, device="cpu"))
-    for line in summary.lines():
-        say("    " + line)
-
-    say(f"2/3 opening the index and comparing {questions} prompts, dense against sparse")
-    loaded = load_model(MODEL, device="cpu")
-    opened = SiftIndex.open(index, loaded.model, loaded.tokenizer)
-    chosen = example_questions()[:questions]
-    report = evaluate(
-        loaded,
-        opened,
-        chosen,
-        ("dense", "sift", "no-cross"),
-        lambda done: say(f"    question {done}/{len(chosen)}: {chosen[done - 1].question}"),
-    )
+    index = folder / "index"
+    summary = _build(index, say)
+    report = _compare(index, questions, say)
     values = _summary(summary, report, time.monotonic() - started)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "summary.json"
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-
-    columns, rows = report_table(report)
-    title = f"{len(chosen)} prompts of {min(report.tokens):,} to {max(report.tokens):,} tokens"
-    emit(
-        values,
-        lambda console: console.print("3/3", table(title, columns, rows), _verdict(values, path)),
-        output,
-    )
+    emit(values, lambda console: _show(console, report, values, path), output)
     return PARTIAL if summary.failed else 0
 
 
-def _summary(summary: Any, report: Any, seconds: float) -> dict[str, Any]:
+def _build(index: Path, say: Speak) -> "BuildSummary":
+    from sift_index.evaluation.questions import example_corpus
+    from sift_index.pipelines.build import run_build
+    from sift_index.pipelines.config import BuildConfig
+
+    say(f"1/3 indexing the example corpus with {MODEL}: each document runs once, offline")
+    summary = run_build(BuildConfig(example_corpus(), index, MODEL, device="cpu"))
+    for line in summary.lines():
+        say("    " + line)
+    return summary
+
+
+def _compare(index: Path, count: int, say: Speak) -> "EvalReport":
+    from sift_index.evaluation.questions import example_questions
+    from sift_index.evaluation.run import evaluate
+    from sift_index.models.loading import load_model
+    from sift_index.runtime.index import SiftIndex
+
+    say(f"2/3 opening the index and comparing {count} prompts, sparse prefill against dense")
+    loaded = load_model(MODEL, device="cpu")
+    opened = SiftIndex.open(index, loaded.model, loaded.tokenizer)
+    chosen = example_questions()[:count]
+
+    def done(number: int) -> None:
+        say(f"    {number}/{count} {chosen[number - 1].question}")
+
+    return evaluate(loaded, opened, chosen, METHODS, done)
+
+
+def _summary(summary: "BuildSummary", report: "EvalReport", seconds: float) -> dict[str, Any]:
     from sift_index.evaluation.report import method_intervals
 
     found = method_intervals(report.scores["sift"])
@@ -94,8 +107,13 @@ def _summary(summary: Any, report: Any, seconds: float) -> dict[str, Any]:
     }
 
 
-def _verdict(values: dict[str, Any], path: Path) -> str:
-    return (
+def _show(console: Console, report: "EvalReport", values: dict[str, Any], path: Path) -> None:
+    from sift_index.evaluation.report import report_table
+
+    tokens = f"{min(report.tokens):,} to {max(report.tokens):,} tokens"
+    columns, rows = report_table(report)
+    console.print("3/3", table(f"{len(report.tokens)} prompts of {tokens}", columns, rows))
+    console.print(
         f"\nSparse prefill computed {values['density']:.0%} of the attention scores (documents "
         f"attend to {values['ca_density']:.0%} of earlier documents) and chose the dense model's "
         f"token {values['top1_agreement']:.0%} of the time (KL {values['kl']:.4f} nats).\n"
@@ -105,7 +123,7 @@ def _verdict(values: dict[str, Any], path: Path) -> str:
     )
 
 
-def _speaker(output: str) -> Any:
+def _speaker(output: str) -> Speak:
     """Return a function that prints to standard error when standard output carries JSON."""
-    console = Console(stderr=output == "json", highlight=False)
+    console = Console(stderr=output == "json", highlight=False, soft_wrap=True)
     return lambda message: console.print(message, markup=False)

@@ -22,7 +22,7 @@ from sift_index.errors import UsageError
 @click.option(
     "--methods", default="dense,sift,paper,no-cross", show_default=True, help="Comma-separated."
 )
-@click.option("--limit", type=int, help="Only the first N questions.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first N questions.")
 @click.option("--strict", is_flag=True, help="Refuse what would be a warning.")
 @click.option("--dtype", default="auto", show_default=True)
 @click.option("--device", default="auto", show_default=True)
@@ -57,25 +57,37 @@ def evaluate(
     """
     from sift_index.evaluation.questions import example_questions, load_questions
     from sift_index.evaluation.report import report_rows, report_table, report_values
-    from sift_index.evaluation.results import merge_results
+    from sift_index.evaluation.results import merge_results, read_results
     from sift_index.evaluation.run import evaluate as run
     from sift_index.models.loading import load_model
     from sift_index.models.quiet import quiet_transformers
     from sift_index.runtime.index import SiftIndex
 
     quiet_transformers()
+    if results:
+        read_results(results)  # an hour of evaluation must not end in a path that cannot be used
     opened = SiftIndex.open(index, strict=strict)
     asked = load_questions(questions, corpus) if questions else example_questions()
     name = model or _recorded_model(opened.fingerprint.advisory)
     loaded = load_model(name, dtype, device)
     opened.check_model(loaded.model, loaded.tokenizer)
     chosen = asked[:limit]
-    report = run(loaded, opened, chosen, methods.split(","), _progress(len(chosen)))
+    names = [method.strip() for method in methods.split(",") if method.strip()]
+    report = run(loaded, opened, chosen, names, _progress(len(chosen)))
     if results:
         data = questions.stem if questions else "examples"
         merge_results(results, "quality", report_rows(report, f"{name}/{data}", loaded.device))
     columns, rows = report_table(report)
-    title = f"{len(chosen)} prompts of {min(report.tokens):,} to {max(report.tokens):,} tokens"
+    title = (
+        f"{len(chosen)} prompts of {min(report.tokens):,} to {max(report.tokens):,} tokens, "
+        f"{report.hits} documents found in the index, {report.misses} not"
+    )
+    if report.misses:
+        click.echo(
+            f"warning: {report.misses} of {report.hits + report.misses} documents are not in the "
+            "index as these texts and stay dense; the numbers of sift say less than they seem to",
+            err=True,
+        )
     emit(report_values(report), lambda c: c.print(table(title, columns, rows)), output)
 
 

@@ -54,7 +54,7 @@ def framed(command: Callable[..., int | None]) -> Callable[..., None]:
             _show_error(error, output)
             code = exit_code(error)
         except KeyboardInterrupt:
-            click.echo("interrupted; run the same command to resume", err=True)
+            _show_failure("Interrupted", "interrupted; run the same command to resume", output)
             code = INTERRUPTED
         sys.exit(code or 0)
 
@@ -80,10 +80,14 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
 
 
 def _show_error(error: SiftError, output: str) -> None:
+    _show_failure(type(error).__name__, str(error), output)
+
+
+def _show_failure(kind: str, message: str, output: str) -> None:
     if output == "json":
-        values = {"error": {"type": type(error).__name__, "message": str(error)}}
+        values = {"error": {"type": kind, "message": message}}
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
-    click.echo(f"error: {error}", err=True)
+    click.echo(f"error: {message}", err=True)
 
 
 def _show_warning(

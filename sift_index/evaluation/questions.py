@@ -37,7 +37,7 @@ def example_questions() -> list[Question]:
 def load_questions(path: Path, corpus: Path | None = None) -> list[Question]:
     """Read a questions file; UsageError names the line and the field that is missing or wrong."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"questions file {path} cannot be read: {problem}") from problem
     found = [
@@ -53,7 +53,8 @@ def load_questions(path: Path, corpus: Path | None = None) -> list[Question]:
 def _parse(where: str, line: str, corpus: Path | None) -> Question:
     try:
         values = json.loads(line)
-    except json.JSONDecodeError as problem:
+        json.dumps(values, ensure_ascii=False).encode()  # a lone surrogate is no text
+    except (ValueError, RecursionError) as problem:
         raise UsageError(f"{where}: expected a JSON object, found {problem}") from problem
     if not isinstance(values, dict):
         raise UsageError(f"{where}: expected a JSON object, found {type(values).__name__}")
@@ -80,7 +81,8 @@ def _field(where: str, values: dict[str, Any], name: str, kind: Any) -> Any:
 
 def _text_of(where: str, path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        # As the corpus readers do: a byte order mark goes, line ends stay, or the key differs.
+        return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"{where}: document {path} cannot be read: {problem}") from problem
 
@@ -91,7 +93,7 @@ def _document(where: str, entry: Any, corpus: Path | None) -> str:
         return f"{title}\n{entry['text']}" if title else str(entry["text"])
     if isinstance(entry, str) and corpus is not None:
         path = corpus / entry
-        if path.parent == corpus and path.is_file():
+        if path.resolve().is_relative_to(corpus.resolve()) and path.is_file():
             return _text_of(where, path)
         raise UsageError(f"{where}: document {entry!r} is not a file of {corpus}")
     raise UsageError(

@@ -18,14 +18,14 @@ def method_intervals(scores: list[PromptScore]) -> dict[str, Interval]:
 
 
 def report_table(report: EvalReport) -> tuple[list[str], list[list[str]]]:
-    """Return column names and rows of text: means with their intervals."""
-    columns = ["method", "density", "LA", "CA", "KL (nats)", "top-1", "answer NLL"]
+    """Return column names and rows of text: means, with intervals where they decide."""
+    columns = ["method", "density", "LA", "CA", "KL, nats", "top-1", "NLL"]
     rows = []
     for method, scores in report.scores.items():
         found = method_intervals(scores)
-        shown = [f"{found[name].mean:.3f}" for name in ("density", "la_density", "ca_density")]
-        wide = [_with_interval(found[name]) for name in ("kl", "top1", "nll")]
-        rows.append([method, *shown, *wide])
+        shares = [f"{found[name].mean:.3f}" for name in ("density", "la_density", "ca_density")]
+        close = [_with_interval(found["kl"], 4), _with_interval(found["top1"], 2)]
+        rows.append([method, *shares, *close, f"{found['nll'].mean:.2f}"])
     return columns, rows
 
 
@@ -56,5 +56,6 @@ def report_rows(report: EvalReport, case: str, device: torch.device) -> list[Res
     return result_rows(values, device, baseline="dense attention, same prompts")
 
 
-def _with_interval(value: Interval) -> str:
-    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"
+def _with_interval(value: Interval, digits: int) -> str:
+    mean, low, high = (f"{number:.{digits}f}" for number in (value.mean, value.low, value.high))
+    return f"{mean} [{low}, {high}]"

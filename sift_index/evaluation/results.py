@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,18 +45,32 @@ def result_rows(
 def merge_results(path: Path, bench: str, rows: list[ResultRow]) -> None:
     """Replace a file's rows of the same (case, metric), keep the others; UsageError if foreign."""
     new = {(row.case, row.metric): asdict(row) for row in rows}
-    if path.exists():
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            kept = {(row["case"], row["metric"]): row for row in found["rows"]}
-        except (ValueError, KeyError, TypeError) as problem:
-            raise UsageError(
-                f"{path} is no results file ({problem}); give another path"
-            ) from problem
-        new = {**kept, **new}
+    new = {**read_results(path), **new}
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"bench": bench, "rows": [new[key] for key in sorted(new)]}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return a file's rows by (case, metric), none where there is no file yet.
+
+    Raises UsageError for anything that is no results file, or a place where none can be.
+    """
+    if not path.exists():
+        _writable(path)
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {(row["case"], row["metric"]): row for row in found["rows"]}
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UsageError(f"{path} is no results file: {problem}; give another path") from problem
+
+
+def _writable(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UsageError(f"{path} cannot be written: {problem}; give another path") from problem
 
 
 def device_name(device: torch.device) -> str:

@@ -1,9 +1,9 @@
 """Composing: token ids in, spans found by key, rules of placement applied."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from sift_index.formats.identity import document_key
+from sift_index.formats.identity import document_key, token_list
 from sift_index.formats.masks import DocumentMasks
 from sift_index.kernels.api import SpanMask
 from sift_index.prompts import Segment
@@ -25,8 +25,12 @@ class Composition:
     outcomes: list[SegmentOutcome] = field(default_factory=list)
 
     def add(self, segment: Segment | Sequence[int]) -> None:
-        """Append a segment as one or several spans, or as glue with the reason."""
+        """Append a segment as one or several spans, or as glue with the reason.
+
+        Raises UsageError for ids that are not one dimension of token ids.
+        """
         part = segment if isinstance(segment, Segment) else Segment(segment)
+        part = replace(part, ids=token_list(part.ids))
         if not len(part.ids):
             self._glue(part.ids, "empty")
         elif part.glue:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sift_index.errors import FeatureError, FingerprintMismatchError, UsageError
+from sift_index.errors import FeatureError, FingerprintMismatchError, SiftWarning, UsageError
 from sift_index.fingerprints import layout_from, prefix_digest, served_fingerprint
 from sift_index.formats.fingerprint import Fingerprint, check_serve
 from sift_index.formats.identity import document_key
@@ -18,10 +18,6 @@ from sift_index.models.loading import LoadedModel
 from sift_index.prompts import PromptWriter, Segment
 from sift_index.runtime.compose import Composition
 from sift_index.runtime.plan import PromptPlan
-
-
-class SiftWarning(UserWarning):
-    """Something that should match an index does not; masks still apply, quality may differ."""
 
 
 @dataclass
@@ -108,10 +104,10 @@ class SiftIndex:
 
     def _check_level(self, level: int) -> None:
         most = 2**self.layout.levels - 1
-        if not 1 <= level <= most:
+        if type(level) is not int or not 1 <= level <= most:
             raise UsageError(
                 f"expected a level of 1 to {most} (the index stores {self.layout.levels} bits per "
-                f"entry), found {level}"
+                f"entry), found {level!r}"
             )
 
     def _prefix_warnings(self, parts: Composition) -> list[str]:

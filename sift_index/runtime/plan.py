@@ -26,7 +26,7 @@ class SegmentOutcome:
     key: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PromptPlan:
     """Everything one prefill needs; immutable, made by `SiftIndex.compose`."""
 

@@ -1,5 +1,6 @@
 """A real transformers forward under a plan, against dense attention and against naive masks."""
 
+import contextvars
 import threading
 from dataclasses import replace
 from functools import cache
@@ -11,7 +12,12 @@ from transformers import DynamicCache, StaticCache
 from sift_index.adapters.hf_attention import NAME
 from sift_index.adapters.hf_calls import cache_argument, cache_of
 from sift_index.adapters.transformers import sift_attention
-from sift_index.errors import FingerprintMismatchError, PlanError, UnsupportedModelError
+from sift_index.errors import (
+    FingerprintMismatchError,
+    PlanError,
+    SiftWarning,
+    UnsupportedModelError,
+)
 from sift_index.models.support import TESTED_TYPES
 from sift_index.prompts import Segment
 from sift_index.runtime.index import SiftIndex
@@ -439,3 +445,33 @@ def test_the_naive_attention_of_these_tests_is_dense_without_masks():
     assert seen.probabilities(0).sum(-1) == pytest.approx(1.0)
     with torch.inference_mode():
         assert close(eager_logits(model, ids), model(torch.tensor([ids])).logits[0])
+
+
+def test_a_thread_started_inside_the_block_says_that_it_is_dense():
+    model = model_of()
+    plan = plan_of(model, "off")
+    found: list[torch.Tensor] = []
+
+    def call() -> None:
+        with torch.no_grad():
+            found.append(model(plan.input_ids).logits[0])
+
+    with sift_attention(model, plan), pytest.warns(SiftWarning, match="another thread"):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    assert close(found[0], dense_logits(model, plan))
+    with sift_attention(model, plan):
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(call,))
+        thread.start()
+        thread.join()
+    assert torch.equal(found[1], logits_under(model, plan))
+
+
+def test_ids_outside_the_vocabulary_are_refused_before_compute():
+    model = model_of()
+    plan = plan_of(model, "off")
+    wrong = replace(plan, ids=(*plan.ids[:-1], 320))
+    with pytest.raises(PlanError, match="below the vocabulary size 320, found 320"):
+        with sift_attention(model, wrong):
+            pass

@@ -186,3 +186,61 @@ def test_models_and_doctor_list_what_is_here():
     assert names == {"smollm2-135m", "llama-3.1-8b", "qwen3-235b-a22b", "minimax-m2.5"}
     checks = as_json(call("doctor", "--output", "json"))["checks"]
     assert {"torch", "ray", "pyarrow", "gpu", "memory"} <= {check["name"] for check in checks}
+
+
+def test_a_build_refuses_a_version_whose_pack_was_cut(built, tiny_model_dir, tmp_path):
+    corpus, index = built
+    copy = tmp_path / "index"
+    shutil.copytree(index, copy)
+    pack = next((copy / "packs").iterdir())
+    pack.write_bytes(pack.read_bytes()[:500])
+    arguments = ["build", corpus, "--model", tiny_model_dir, "--index", copy]
+    result = call(*arguments)
+    assert result.exit_code == 4
+    assert (
+        pack.name in result.stderr and "delete the index folder and build it again" in result.stderr
+    )
+    for receipt in (copy / "commits").iterdir():
+        receipt.unlink()
+    assert call(*arguments).exit_code == 4, "a lost receipt must not hide the damage"
+    shutil.rmtree(copy)
+    assert call(*arguments).exit_code == 0
+
+
+def test_verify_misses_the_receipt_of_a_published_unit(built, tmp_path):
+    copy = tmp_path / "index"
+    shutil.copytree(built[1], copy)
+    next((copy / "commits").iterdir()).unlink()
+    assert call("verify", copy).exit_code == 4
+
+
+def test_eval_says_when_documents_are_not_in_the_index(built, tiny_model_dir, tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    entry = {"id": 1, "question": "Which?", "answers": ["a"], "documents": [{"text": "unknown"}]}
+    questions.write_text(json.dumps(entry))
+    arguments = ["--model", tiny_model_dir, "--questions", questions, "--methods", "dense, sift"]
+    result = call("eval", built[1], *arguments)
+    assert result.exit_code == 0, result.output
+    assert "0 documents found in the index, 1 not" in " ".join(result.stdout.split())
+    assert "1 of 1 documents are not in the index" in result.stderr
+
+
+def test_a_results_path_that_cannot_be_used_is_refused_before_the_run(built, tmp_path):
+    result = call("eval", built[1], "--model", "no-such-model", "--results", tmp_path)
+    assert result.exit_code == 2 and "is no results file" in result.stderr
+
+
+def test_nothing_indexed_is_a_failure(tiny_model_dir, local_ray, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "empty.txt").write_text(" \n")
+    result = call("build", corpus, "--model", tiny_model_dir, "--index", tmp_path / "index")
+    assert result.exit_code == 1
+    assert "1 empty" in result.stdout and "no document could be indexed" in result.stderr
+
+
+def test_an_index_path_that_is_a_file_is_refused(built, tiny_model_dir, tmp_path):
+    (tmp_path / "index").write_text("mine")
+    result = call("build", built[0], "--model", tiny_model_dir, "--index", tmp_path / "index")
+    assert result.exit_code == 2
+    assert (tmp_path / "index").read_text() == "mine"

@@ -94,3 +94,29 @@ def test_the_packaged_questions_are_about_the_packaged_corpus():
     for question in questions:
         assert set(question.documents) <= files
         assert any(question.answers[0] in text for text in question.documents)
+
+
+def test_corpus_files_are_read_as_builds_read_them(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo")
+    entry = {"id": 1, "question": "?", "answers": ["one"], "documents": ["sub/a.txt"]}
+    (tmp_path / "q.jsonl").write_text(json.dumps(entry))
+    assert load_questions(tmp_path / "q.jsonl", tmp_path)[0].documents == ("one\r\ntwo",)
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "/etc/hostname", "missing.txt"])
+def test_names_outside_the_corpus_are_refused(tmp_path, name):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (tmp_path / "secret.txt").write_text("no")
+    entry = {"id": 1, "question": "?", "answers": ["one"], "documents": [name]}
+    (tmp_path / "q.jsonl").write_text(json.dumps(entry))
+    with pytest.raises(UsageError, match="line 1: document"):
+        load_questions(tmp_path / "q.jsonl", corpus)
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"id": ' + "1" * 5000 + "}", '{"id": "\\ud800"}'])
+def test_hostile_lines_are_usage_errors(tmp_path, line):
+    (tmp_path / "q.jsonl").write_text(line)
+    with pytest.raises(UsageError, match="line 1"):
+        load_questions(tmp_path / "q.jsonl")

@@ -1,7 +1,10 @@
 """From segments to spans and glue, each with its reason."""
 
+import numpy as np
 import pytest
+import torch
 
+from sift_index.errors import UsageError
 from sift_index.formats.identity import document_key
 from sift_index.prompts import Segment
 from sift_index.runtime.compose import Composition, split_ids
@@ -101,3 +104,22 @@ def test_bits_of_a_span_are_the_bits_of_its_document():
 @pytest.mark.parametrize("n", [1, 40])
 def test_a_short_document_has_no_la_bits(n):
     assert compose(HEAD, tokens(n)).spans[0].la is None
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_any_sequence_of_ids_gives_the_same_plain_plan(kind):
+    parts = Composition(lambda key: None, 100, lambda name: ())
+    for ids in ([1, 2, 3], [4, 5]):
+        parts.add(kind(ids))
+    assert parts.ids == [1, 2, 3, 4, 5]
+    assert {type(token) for token in parts.ids} == {int}
+
+
+@pytest.mark.parametrize("glue", [True, False])
+@pytest.mark.parametrize(
+    "ids", [torch.tensor([[1, 2]]), np.array([[1, 2]]), [1.5], [-5], "hello", 7, [2**32]]
+)
+def test_what_is_no_row_of_token_ids_is_refused_in_every_place(ids, glue):
+    parts = Composition(lambda key: None, 100, lambda name: ())
+    with pytest.raises(UsageError, match="one dimension of integers"):
+        parts.add(Segment(ids, glue=glue))

@@ -10,11 +10,12 @@ from sift_index.errors import (
     FeatureError,
     FingerprintMismatchError,
     IndexNotFoundError,
+    SiftWarning,
     UsageError,
 )
 from sift_index.fingerprints import build_fingerprint
 from sift_index.prompts import Segment
-from sift_index.runtime.index import SiftIndex, SiftWarning
+from sift_index.runtime.index import SiftIndex
 from sift_index.selection.policy import ProbePolicy
 from tests.plans import TEMPLATE, layout_of, loaded, masks_of, tiny, tokens, write_index
 from tests.tiny import byte_tokenizer, tiny_model_of
