@@ -24,7 +24,7 @@ def report_table(report: EvalReport) -> tuple[list[str], list[list[str]]]:
     for method, scores in report.scores.items():
         found = method_intervals(scores)
         shares = [f"{found[name].mean:.3f}" for name in ("density", "la_density", "ca_density")]
-        close = [_with_interval(found["kl"], 4), _with_interval(found["top1"], 2)]
+        close = [_with_interval(found["kl"], 3), _with_interval(found["top1"], 2)]
         rows.append([method, *shares, *close, f"{found['nll'].mean:.2f}"])
     return columns, rows
 
