@@ -6,6 +6,7 @@ from typing import Any
 
 from sift_index.formats.failures import FailedDocument
 from sift_index.formats.manifest import Manifest
+from sift_index.models.geometry import ModelGeometry
 from sift_index.pipelines.corpus import IgnoredFiles
 from sift_index.pipelines.planner import Catalogue
 from sift_index.pipelines.resume import Held
@@ -135,6 +136,6 @@ def _kv_bytes(manifest: Manifest | None) -> int:
     """Return the size of the bf16 KV cache of every indexed token."""
     if manifest is None:
         return 0
-    shape = manifest.fingerprint.serve["architecture"]
-    per_token = 2 * 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"]
-    return int(per_token * manifest.counts.tokens)
+    # The context length is no part of the fingerprint, and of no use here.
+    shape = ModelGeometry(**manifest.fingerprint.serve["architecture"], context=0)
+    return shape.kv_bytes(manifest.counts.tokens)
