@@ -4,9 +4,18 @@ It lives in the lowest layer so that every folder can raise from it; `sift_index
 public name. A message says what was expected, what was found and what to do about it.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 
 class SiftError(Exception):
-    """Base of every error this project raises on purpose."""
+    """Base of every error this project raises on purpose.
+
+    `details` are JSON values that say the same as the message, and more, to a program.
+    """
+
+    details: Mapping[str, Any] = MappingProxyType({})
 
 
 class SiftWarning(UserWarning):
@@ -63,3 +72,11 @@ class BuildError(SiftError):
 
 class PlanError(SiftError):
     """A prompt plan does not fit the model, the tokens or the call it is used with."""
+
+
+class TargetNotMetError(SiftError):
+    """No masks that were tried stay as close to dense attention as was asked for."""
+
+    def __init__(self, message: str, details: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init__(message)
+        self.details = details

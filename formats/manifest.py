@@ -46,7 +46,7 @@ class Manifest:
 
     `created` is ISO 8601 in UTC, `writer` names program and version. `packs` is the list that
     the key table's pack numbers point into; `units` are the units behind them. `quality` holds
-    what was measured on this index, or None.
+    what was measured on the model and policy of this index, or None.
     """
 
     version: int

@@ -6,10 +6,13 @@ process may have mapped is ever replaced, and the first writer of a name wins.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
+import shutil
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +47,11 @@ class IndexPaths:
     def failed(self) -> Path:
         """Folder of the documents that cannot be indexed."""
         return self.root / "failed"
+
+    @property
+    def probes(self) -> Path:
+        """Folder of the probe texts that were taken from the corpus; no reader needs it."""
+        return self.root / "probes"
 
     def manifest_path(self, version: int) -> Path:
         """Return the path of one version's manifest."""
@@ -94,6 +102,28 @@ def write_if_absent(path: Path, data: bytes) -> bool:
         _sync_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
+    return True
+
+
+def write_folder_if_absent(folder: Path, files: Mapping[str, bytes]) -> bool:
+    """Publish a folder of small files under plain names; say whether this call did it.
+
+    It appears whole or not at all, and never beside files of another writer: what must agree must
+    not come from two. An empty folder counts as absent. Raises BuildError on OSError.
+    """
+    temp = folder.parent / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+    try:
+        temp.mkdir(parents=True)
+        for name, data in files.items():
+            write_if_absent(temp / plain_name(name, folder), data)
+        os.rename(temp, folder)
+        _sync_folder(folder.parent)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return False
+        raise cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(temp, ignore_errors=True)
     return True
 
 

@@ -50,7 +50,7 @@ def publish(
 
     `documents` maps document ids to ordered keys; ids of `previous` are kept, an id given again
     gets the new keys. Of two packs with one key the earlier wins. `quality` is written
-    as given: a measurement of another version says nothing about this one. Raises
+    as given: whether the previous version's still holds is for the caller to know. Raises
     FingerprintMismatchError for another build, UsageError for a document with an unknown key,
     CommitConflictError when the version exists, IntegrityError for a damaged pack, BuildError
     when a file cannot be written.

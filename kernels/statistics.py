@@ -48,10 +48,20 @@ def probe_scores(
         odds = grouped_scores(q[:, at : at + step], k, scale)
         odds.sub_(lse[:, at : at + step, None]).clamp_(max=80.0).exp_()
         weight = 1.0 / (window * (1.0 + odds.sum(-1)))
-        # Weighted sums over the rows of each window: [heads, windows, 1, W] @ [.., W, keys].
-        means = weight.unflatten(1, (-1, 1, window)) @ odds.unflatten(1, (-1, window))
-        best = torch.maximum(best, means.squeeze(2).amax(1))
+        best = torch.maximum(best, _window_sums(odds, weight, window).amax(1))
     return page_means(best, page_size)
+
+
+def _window_sums(values: torch.Tensor, weight: torch.Tensor, window: int) -> torch.Tensor:
+    """Return [heads, windows, keys]: weighted sums over the rows of each window.
+
+    values: [heads, rows, keys], which may be overwritten; weight: [heads, rows].
+    """
+    if window == 1:
+        return values.mul_(weight[..., None])
+    # [heads, windows, 1, W] @ [heads, windows, W, keys]
+    sums: torch.Tensor = weight.unflatten(1, (-1, 1, window)) @ values.unflatten(1, (-1, window))
+    return sums.squeeze(2)
 
 
 @dataclass(frozen=True)
@@ -104,11 +114,11 @@ def local_scores(
     for block in probability_blocks(q, k, lse, scale):
         means = torch.stack([part.mean(1) for part in block.p.split(window, dim=1)])
         pages = page_means(means.amax(0), page_size)
-        parts.append(_tile_maxima(pages, TILE // page_size))
+        parts.append(tile_maxima(pages, TILE // page_size))
     return torch.cat(parts, dim=-1)
 
 
-def _tile_maxima(values: torch.Tensor, per_tile: int) -> torch.Tensor:
+def tile_maxima(values: torch.Tensor, per_tile: int) -> torch.Tensor:
     """Return [..., tiles]: maximum over each group of `per_tile` values, the last may be short."""
     missing = -values.shape[-1] % per_tile
     padded = torch.nn.functional.pad(values, (0, missing))
@@ -121,17 +131,16 @@ def paper_statistics(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The paper's two statistics of a document run alone.
 
-    Returns the maximum score of every tile, [heads, tiles * (tiles + 1) / 2], and the share of
-    high scores per key, [heads, n]: rows with a score >= beta, divided by j + 1 for key j as in
-    the prototype (PAPER section 1.1).
+    Returns the maximum score of every tile, [heads, tiles * (tiles + 1) / 2], and per key the
+    number of rows with a score >= beta, [heads, n].
     """
     heads, n, _ = q.shape
     high = torch.zeros(heads, n, device=q.device)
     maxima: list[torch.Tensor] = []
     for block in probability_blocks(q, k, lse, scale):
-        maxima.append(_tile_maxima(block.p.amax(1), TILE))
+        maxima.append(tile_maxima(block.p.amax(1), TILE))
         high[:, block.key : block.key + block.p.shape[-1]] += (block.p >= beta).sum(1)
-    return torch.cat(maxima, -1), high / torch.arange(1, n + 1, device=q.device)
+    return torch.cat(maxima, -1), high
 
 
 def nested_levels(scores: torch.Tensor, thresholds: tuple[float, ...]) -> torch.Tensor:

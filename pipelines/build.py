@@ -12,13 +12,14 @@ from pathlib import Path
 from sift_index.errors import UsageError
 from sift_index.formats.store import IndexPaths
 from sift_index.models.geometry import geometry_of
-from sift_index.models.loading import load_config, load_tokenizer
+from sift_index.models.loading import load_config, load_tokenizer, model_label
 from sift_index.models.presets import preset_names
 from sift_index.pipelines.cluster import ray_session, resolve_build_device
 from sift_index.pipelines.config import BuildConfig
 from sift_index.pipelines.corpus import CorpusReader, ignored_files, open_corpus
 from sift_index.pipelines.crew import Crew
 from sift_index.pipelines.documents import DocumentRules
+from sift_index.pipelines.probes import with_probes
 from sift_index.pipelines.progress import BuildProgress, build_progress
 from sift_index.pipelines.publishing import failed_documents, publish_build, record_failures
 from sift_index.pipelines.resume import read_held, units_left
@@ -26,6 +27,7 @@ from sift_index.pipelines.scanning import scan_corpus
 from sift_index.pipelines.summary import BuildSummary, summarise
 from sift_index.prompts import PromptWriter
 from sift_index.selection.policy import ProbePolicy
+from sift_index.selection.quality import quality_for
 
 
 def run_build(config: BuildConfig, progress: BuildProgress | None = None) -> BuildSummary:
@@ -48,6 +50,7 @@ def _build(
 ) -> BuildSummary:
     started = time.monotonic()
     catalogue = scan_corpus(reader, rules, progress)
+    config = with_probes(config, reader, rules, progress)
     paths = IndexPaths(config.output)
     progress.note(f"loading {config.model} on {config.device}")
     with Crew(config, reader, rules) as crew:
@@ -59,7 +62,8 @@ def _build(
         )
         result = crew.run(units, progress)
     receipts = [*held.receipts, *result.receipts]
-    manifest = publish_build(paths, fingerprint, held, receipts, catalogue)
+    quality = quality_for(config.quality, model_label(config.model))
+    manifest = publish_build(paths, fingerprint, held, receipts, catalogue, quality)
     current = read_held(paths, fingerprint)
     failed = failed_documents(reader, catalogue, result.failed, current.published)
     record_failures(paths, reader, failed)

@@ -6,6 +6,7 @@ from pathlib import Path
 from sift_index.errors import UsageError
 from sift_index.formats.blob import Codec
 from sift_index.selection.policy import Policy, load_policy
+from sift_index.selection.quality import Quality
 
 LONG_CHOICES = ("split", "skip", "error")
 CODECS = {"raw": Codec.RAW, "zstd": Codec.ZSTD}
@@ -17,13 +18,15 @@ class BuildConfig:
 
     `unit_tokens` is the token budget of a unit and `threads` the CPU threads of a worker: both
     belong to the configuration, never to the machine, because byte-identical packs depend on
-    them. `max_tokens` caps a document's length (None: the model's context).
+    them. `max_tokens` caps a document's length (None: the model's context). `quality` are the
+    policy file's measurements; the one of this model goes into the manifest.
     """
 
     corpus: Path
     output: Path
     model: str
     policy: Policy = field(default_factory=lambda: load_policy("probe"))
+    quality: tuple[Quality, ...] = ()
     text_field: str = "text"
     id_field: str | None = None
     prefix: str | None = None

@@ -16,6 +16,7 @@ from sift_index.formats.writer import publish
 from sift_index.pipelines.corpus import CorpusReader
 from sift_index.pipelines.planner import Catalogue
 from sift_index.pipelines.resume import Held
+from sift_index.selection.quality import Quality
 
 SHARED = "it shares text with another document, which could not be indexed"
 
@@ -26,10 +27,12 @@ def publish_build(
     held: Held,
     receipts: Sequence[Receipt],
     catalogue: Catalogue,
+    quality: Quality | None = None,
 ) -> Manifest | None:
-    """Publish a version if it adds a key or a document id; return it, or None.
+    """Publish a version if it adds a key, a document id or a measurement; return it, or None.
 
-    `receipts` are all committed units that no version holds yet.
+    `receipts` are all committed units that no version holds yet. `quality` is what was measured on
+    this model and policy; without it, what the previous version says holds on: it is one build.
     """
     keys = {bytes.fromhex(key) for receipt in receipts for key in receipt.keys}
     documents = {
@@ -38,9 +41,14 @@ def publish_build(
         if all(key in keys or held.published(key) for key in document.keys)
     }
     known = held.reader.document_keys if held.reader else lambda name: ()
-    if not keys and all(known(name) == pieces for name, pieces in documents.items()):
+    earlier = held.manifest.quality if held.manifest else None
+    # A measurement alone makes a version of an index, never an index.
+    measured = held.manifest is not None and quality not in (None, earlier)
+    same = all(known(name) == pieces for name, pieces in documents.items())
+    if not keys and same and not measured:
         return None
-    return publish(paths, fingerprint, receipts, documents, previous=held.manifest)
+    quality = earlier if quality is None else quality
+    return publish(paths, fingerprint, receipts, documents, previous=held.manifest, quality=quality)
 
 
 def failed_documents(

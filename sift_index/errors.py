@@ -14,6 +14,7 @@ from sift_index.formats.errors import (
     PlanError,
     SiftError,
     SiftWarning,
+    TargetNotMetError,
     UnsupportedModelError,
     UsageError,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "PlanError",
     "SiftError",
     "SiftWarning",
+    "TargetNotMetError",
     "UnsupportedModelError",
     "UsageError",
 ]

@@ -1,7 +1,8 @@
 """Attention written out in full, as the opposite of the code under test: L x L, float64, no blocks.
 
 `eager` puts it into a model through transformers' own interface, with or without a mask, and keeps
-each layer's inputs, so that tests can recompute statistics and outputs from scratch.
+each layer's inputs, so that tests can recompute statistics and outputs from scratch. Gradients
+pass through it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,8 +48,13 @@ _current = _Current()
 
 def scores64(q: torch.Tensor, k: torch.Tensor, scale: float) -> np.ndarray:
     """Return float64 [heads, rows, keys]: q [heads, rows, D] against k [kv_heads, keys, D]."""
+    found: np.ndarray = _scores(q, k, scale).numpy()
+    return found
+
+
+def _scores(q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
     keys = k.double().repeat_interleave(q.shape[0] // k.shape[0], 0)
-    return (q.double() @ keys.transpose(-1, -2) * scale).numpy()
+    return q.double() @ keys.transpose(-1, -2) * scale
 
 
 @contextmanager
@@ -78,13 +84,13 @@ def _eager(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, **_: Any
 ) -> tuple[torch.Tensor, None]:
     layer, q, k, v = int(module.layer_idx), query[0], key[0], value[0]
-    _current.seen.q[layer], _current.seen.k[layer] = q.clone(), k.clone()
+    _current.seen.q[layer], _current.seen.k[layer] = q.detach().clone(), k.detach().clone()
     _current.seen.scale = scaling
     length = q.shape[1]
     mask = torch.ones(length, length, dtype=torch.bool).tril()[None]
     if _current.masks is not None:
         mask = torch.from_numpy(_current.masks[layer])
-    scores = torch.from_numpy(scores64(q, k, scaling)).masked_fill_(~mask, float("-inf"))
+    scores = _scores(q, k, scaling).masked_fill(~mask, float("-inf"))
     values = v.double().repeat_interleave(q.shape[0] // k.shape[0], 0)
     out = (scores.softmax(-1) @ values).to(q.dtype)
     return out.transpose(0, 1)[None].contiguous(), None

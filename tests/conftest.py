@@ -9,6 +9,8 @@ import pytest
 os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
 # Tiny tensors gain nothing from threads, and lose much where other jobs share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Workers of a build have two; waiting for each other, they must not spin where cores are shared.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"

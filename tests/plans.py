@@ -15,7 +15,7 @@ from sift_index.formats.packs import write_pack
 from sift_index.formats.receipts import Receipt, commit
 from sift_index.formats.store import IndexPaths
 from sift_index.formats.writer import publish
-from sift_index.kernels.api import MaskLayout, SparsePlan
+from sift_index.kernels.api import MaskLayout
 from sift_index.models.geometry import geometry_of
 from sift_index.models.loading import LoadedModel
 from sift_index.models.presets import PromptTemplate
@@ -33,6 +33,21 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "mixtral": {**EXPERTS, "sliding_window": None},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
+# A measurement, so that opening an index has nothing to warn about.
+QUALITY: dict[str, Any] = {
+    "model": "tiny",
+    "data": "made up",
+    "prompts": 4,
+    "kl": 0.01,
+    "kl_low": 0.005,
+    "kl_high": 0.02,
+    "top1": 0.95,
+    "top1_low": 0.9,
+    "top1_high": 1.0,
+    "ca_density": 0.3,
+    "density": 0.4,
+    "date": "2026-01-01",
 }
 
 
@@ -99,12 +114,7 @@ def compose(
     parts = Composition(known.get, 1 << 20, lambda document: ())
     for segment in segments:
         parts.add(segment)
-    return PromptPlan(
-        ids=tuple(parts.ids),
-        sparse=SparsePlan(layout, len(parts.ids), tuple(parts.spans), level),
-        outcomes=tuple(parts.outcomes),
-        fingerprint=fingerprint_of(model, layout),
-    )
+    return parts.plan(layout, fingerprint_of(model, layout), level)
 
 
 def fingerprint_of(model: Any, layout: MaskLayout) -> Fingerprint:
@@ -120,6 +130,7 @@ def write_index(
     kind: str = "random",
     longest: int = 4000,
     fingerprint: Fingerprint | None = None,
+    quality: Mapping[str, Any] | None = QUALITY,
 ) -> Path:
     """Publish an index of documents, each a list of pieces of token ids, with hand-made bits."""
     prefix = PromptWriter(model.tokenizer, model.prompt).prefix()
@@ -133,5 +144,5 @@ def write_index(
     total = sum(row.tokens for row in rows)
     receipt = commit(paths, Receipt("unit-a", wanted.build_digest, pack, keys, total))
     names = {name: [document_key(ids) for ids in parts] for name, parts in documents.items()}
-    publish(paths, wanted, [receipt], names)
+    publish(paths, wanted, [receipt], names, quality=quality)
     return root

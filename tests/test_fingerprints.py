@@ -27,9 +27,13 @@ POLICIES: dict[str, Any] = {
     "page_size": 16,
     "window": 32,
     "ca_thresholds": (0.002,),
+    "la_window": 32,
     "la_thresholds": (0.0001,),
     "la_dense_tiles": 4,
     "head_sharing": "kv",
+    "head_weights": ((1.0,) * 4, (0.5,) * 4),
+    "skip_last_layer": False,
+    "boundary": 256,
     "probe_rows": 512,
     "probe_tokens": 512,
 }
@@ -110,7 +114,7 @@ def test_dtype_tokenizer_length_and_weights_change_the_build():
 
 def test_an_append_with_other_settings_names_the_fields():
     other = fingerprint(policy=ProbePolicy(window=32))
-    with pytest.raises(FingerprintMismatchError, match=r"build\.policy\.window: index has 64"):
+    with pytest.raises(FingerprintMismatchError, match=r"build\.policy\.window: index has 1,"):
         require_same_build(fingerprint(), other)
 
 

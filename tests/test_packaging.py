@@ -103,7 +103,7 @@ def test_the_installed_wheel_finds_every_data_file(wheel, installed, tmp_path):
         " len([load_policy(n) for n in policy_names()]),"
         " len(probe_texts('builtin')), len(example_questions()))"
     )
-    assert run(str(installed), "-c", code, cwd=tmp_path).split() == ["4", "2", "4", "16"]
+    assert run(str(installed), "-c", code, cwd=tmp_path).split() == ["4", "3", "4", "16"]
 
 
 def test_the_installed_command_runs(installed, tmp_path):

@@ -31,7 +31,7 @@ def test_every_command_and_option_shown_exists():
     assert {name for name, _ in shown} >= {"build", "inspect", "verify", "eval", "models"}
     for name, rest in shown:
         options = {option for param in cli.commands[name].params for option in param.opts}
-        assert set(re.findall(r"(--[a-z-]+)", rest.split("#")[0])) <= options, (name, rest)
+        assert set(re.findall(r"(--[a-z][a-z0-9-]*)", rest.split("#")[0])) <= options, (name, rest)
 
 
 def test_folders_and_files_shown_exist():

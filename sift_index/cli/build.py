@@ -57,16 +57,18 @@ def build(corpus: Path, output_folder: Path | None, policy: str, output: str, **
     from sift_index.models.quiet import quiet_transformers
     from sift_index.pipelines.build import run_build
     from sift_index.pipelines.config import BuildConfig
-    from sift_index.selection.policy import load_policy
+    from sift_index.selection.policy import read_policy
 
     quiet_transformers()
     target = output_folder or default_index(corpus)
     if target.exists() and not target.is_dir():
         raise UsageError(f"expected a folder for the index, found the file {target}; give another")
+    chosen = read_policy(policy)
     config = BuildConfig(
         corpus=corpus,
         output=target.absolute(),
-        policy=load_policy(policy),
+        policy=chosen.policy,
+        quality=chosen.quality,
         **rest,
     )
     summary = run_build(config)

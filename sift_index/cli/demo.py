@@ -65,17 +65,22 @@ def _build(index: Path, say: Speak) -> "BuildSummary":
     from sift_index.evaluation.questions import example_corpus
     from sift_index.pipelines.build import run_build
     from sift_index.pipelines.config import BuildConfig
+    from sift_index.selection.policy import read_policy
 
     say(f"1/3 indexing the example corpus with {MODEL}: each document runs once, offline")
-    summary = run_build(BuildConfig(example_corpus(), index, MODEL, device="cpu"))
+    probe = read_policy("probe")
+    summary = run_build(
+        BuildConfig(example_corpus(), index, MODEL, probe.policy, probe.quality, device="cpu")
+    )
     for line in summary.lines():
         say("    " + line)
     return summary
 
 
 def _compare(index: Path, count: int, say: Speak) -> "EvalReport":
+    from sift_index.evaluation.methods.registry import Setting
     from sift_index.evaluation.questions import example_questions
-    from sift_index.evaluation.run import evaluate
+    from sift_index.evaluation.run import EvalOptions, evaluate
     from sift_index.models.loading import load_model
     from sift_index.runtime.index import SiftIndex
 
@@ -87,7 +92,8 @@ def _compare(index: Path, count: int, say: Speak) -> "EvalReport":
     def done(number: int) -> None:
         say(f"    {number}/{count} {chosen[number - 1].question}")
 
-    return evaluate(loaded, opened, chosen, METHODS, done)
+    options = EvalOptions(generate=False, recall=False)
+    return evaluate(Setting(loaded, opened), chosen, METHODS, options, done)
 
 
 def _summary(summary: "BuildSummary", report: "EvalReport", seconds: float) -> dict[str, Any]:

@@ -1,28 +1,73 @@
 """`sift-index eval`: how close sparse prefill stays to dense, on questions with documents."""
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sift_index.cli.frame import emit, framed, table
 from sift_index.errors import UsageError
 
+if TYPE_CHECKING:
+    from sift_index.evaluation.invariance import InvarianceReport
+    from sift_index.evaluation.ledger import Ledger
+    from sift_index.evaluation.methods.registry import Setting
+    from sift_index.evaluation.questions import Question
+    from sift_index.evaluation.run import EvalOptions, EvalReport
+
+METHODS = "dense,sift,paper,no-cross"
+
 
 @click.command("eval")
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=click.Path(path_type=Path), required=False)
 @click.option("--model", help="Preset, folder or hub id.  [default: the model the index names]")
 @click.option(
     "--questions",
     type=click.Path(path_type=Path),
-    help="JSON Lines of questions with documents.  [default: the packaged examples]",
+    multiple=True,
+    help="JSON Lines of questions with documents, or RULER needles; may be given several times.  "
+    "[default: the packaged examples]",
 )
 @click.option("--corpus", type=click.Path(path_type=Path), help="Folder that document names mean.")
+@click.option("--methods", default=METHODS, show_default=True, help="Comma-separated; see below.")
+@click.option("--policy", default="probe", show_default=True, help="What `sift` means, no INDEX.")
 @click.option(
-    "--methods", default="dense,sift,paper,no-cross", show_default=True, help="Comma-separated."
+    "--serve-prefix",
+    metavar="TEXT",
+    help="Write prompts with TEXT in front of the first document; masks stay those made behind "
+    "the prefix of INDEX, or of the model.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N questions.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only N questions of each file.")
+@click.option("--min-tokens", type=click.IntRange(min=1), help="Leave out shorter prompts.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Leave out longer prompts.")
+@click.option(
+    "--report",
+    type=click.Choice(["quality", "invariance"]),
+    default="quality",
+    show_default=True,
+    help="invariance: the paper's two claims, layer by layer, on this model.",
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.001,
+    show_default=True,
+    help="invariance: a document's own score from this on is high.",
+)
+@click.option("--generate/--no-generate", default=True, help="Decode answers: F1, exact match.")
+@click.option("--recall/--no-recall", default=True, help="Measure attention-mass recall.")
+@click.option(
+    "--scores",
+    type=click.Path(path_type=Path),
+    help="Append every question's scores to this file, and skip questions it holds: a run that "
+    "was stopped goes on.",
+)
+@click.option("--scored-only", is_flag=True, help="Report what --scores holds, run nothing.")
+@click.option("--shard", help="I/N: only every Nth question, from the Ith; with --scores each.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Write a PNG.")
 @click.option("--strict", is_flag=True, help="Refuse what would be a warning.")
 @click.option("--dtype", default="auto", show_default=True)
 @click.option("--device", default="auto", show_default=True)
@@ -33,12 +78,24 @@ from sift_index.errors import UsageError
 )
 @framed
 def evaluate(
-    index: Path,
+    index: Path | None,
     model: str | None,
-    questions: Path | None,
+    questions: tuple[Path, ...],
     corpus: Path | None,
     methods: str,
+    policy: str,
+    serve_prefix: str | None,
     limit: int | None,
+    min_tokens: int | None,
+    max_tokens: int | None,
+    report: str,
+    alpha: float,
+    generate: bool,
+    recall: bool,
+    scores: Path | None,
+    scored_only: bool,
+    shard: str | None,
+    plot: Path | None,
     strict: bool,
     dtype: str,
     device: str,
@@ -47,48 +104,74 @@ def evaluate(
 ) -> None:
     """Compare methods with dense attention on the same prompts.
 
-    KL and top-1 are over the dense model's greedy answer, NLL over the given answer; each mean
-    comes with its 95 % bootstrap interval over prompts.
+    Without INDEX, documents are extracted when they are first seen (give --model). KL and top-1 are
+    over the dense model's greedy answer, NLL over the given answer, F1 over the generated one; each
+    mean comes with its 95 % bootstrap interval over prompts.
+
+    Methods: dense, sift[:LEVEL], policy:NAME_OR_FILE[@LEVEL], paper, paper-fixed, no-cross,
+    kv-reuse, cacheblend[:PERCENT], epic[:TOKENS], oracle[:NAME_OR_FILE].
 
     \b
     Example:
       sift-index eval corpus.sift --methods dense,sift
       sift-index eval corpus.sift --questions qa.jsonl --limit 40 --output json
+      sift-index eval --model smollm2-135m --questions qa.jsonl --methods dense,sift,oracle,epic
+      sift-index eval --model smollm2-135m --report invariance --plot invariance.png
+      sift-index eval corpus.sift --questions qa.jsonl --scores 1.jsonl --shard 1/4
+      sift-index eval corpus.sift --questions qa.jsonl --serve-prefix "You are a careful editor."
     """
-    from sift_index.evaluation.questions import example_questions, load_questions
-    from sift_index.evaluation.report import report_rows, report_table, report_values
-    from sift_index.evaluation.results import merge_results, read_results
-    from sift_index.evaluation.run import evaluate as run
-    from sift_index.models.loading import load_model
+    from sift_index.evaluation.ledger import Ledger
+    from sift_index.evaluation.plots import require_plots
+    from sift_index.evaluation.results import read_results
+    from sift_index.evaluation.run import EvalOptions
     from sift_index.models.quiet import quiet_transformers
-    from sift_index.runtime.index import SiftIndex
 
     quiet_transformers()
+    # An hour of evaluation must not end in a path that cannot be used.
     if results:
-        read_results(results)  # an hour of evaluation must not end in a path that cannot be used
-    opened = SiftIndex.open(index, strict=strict)
-    asked = load_questions(questions, corpus) if questions else example_questions()
-    name = model or _recorded_model(opened.fingerprint.advisory)
-    loaded = load_model(name, dtype, device)
-    opened.check_model(loaded.model, loaded.tokenizer)
-    chosen = asked[:limit]
-    names = [method.strip() for method in methods.split(",") if method.strip()]
-    report = run(loaded, opened, chosen, names, _progress(len(chosen)))
-    if results:
-        data = questions.stem if questions else "examples"
-        merge_results(results, "quality", report_rows(report, f"{name}/{data}", loaded.device))
-    columns, rows = report_table(report)
-    title = (
-        f"{len(chosen)} prompts of {min(report.tokens):,} to {max(report.tokens):,} tokens, "
-        f"{report.hits} documents found in the index, {report.misses} not"
-    )
-    if report.misses:
-        click.echo(
-            f"warning: {report.misses} of {report.hits + report.misses} documents are not in the "
-            "index as these texts and stay dense; the numbers of sift say less than they seem to",
-            err=True,
+        read_results(results)
+    if plot:
+        require_plots(plot)
+    if serve_prefix is not None and report == "invariance":
+        raise UsageError(
+            "expected --serve-prefix with --report quality, found invariance, which compares "
+            "documents and prompts behind one prefix; leave one of them out"
         )
-    emit(report_values(report), lambda c: c.print(table(title, columns, rows)), output)
+    if (results or scores) and report == "invariance":
+        raise UsageError(
+            "expected --results and --scores with --report quality, found invariance, which "
+            "writes neither; take --output json"
+        )
+    names = [method.strip() for method in methods.split(",") if method.strip()]
+    setting = _setting(index, model, policy, strict, dtype, device)
+    setting = replace(setting, serve_prefix=serve_prefix)
+    asked = _chosen(setting, questions, corpus, limit, (min_tokens, max_tokens))
+    asked = _shard(asked, shard)
+    if report == "invariance":
+        _invariance(setting, asked, alpha, plot, output)
+        return
+    measure = EvalOptions(generate, recall)
+    ledger = Ledger.open(scores, _described(setting, names, measure)) if scores else Ledger()
+    if scored_only:
+        asked = _scored(asked, ledger, names)
+    _quality(setting, asked, names, measure, ledger, plot, results, output)
+
+
+def _setting(
+    index: Path | None, model: str | None, policy: str, strict: bool, dtype: str, device: str
+) -> "Setting":
+    from sift_index.evaluation.methods.registry import Setting
+    from sift_index.models.loading import load_model
+    from sift_index.runtime.index import SiftIndex
+
+    if index is None:
+        if model is None:
+            raise UsageError("expected an INDEX, or --model to evaluate without one; found neither")
+        return Setting(load_model(model, dtype, device), None, policy)
+    opened = SiftIndex.open(index, strict=strict)
+    loaded = load_model(model or _recorded_model(opened.fingerprint.advisory), dtype, device)
+    opened.check_model(loaded.model, loaded.tokenizer)
+    return Setting(loaded, opened, policy)
 
 
 def _recorded_model(advisory: Any) -> str:
@@ -98,7 +181,164 @@ def _recorded_model(advisory: Any) -> str:
     return str(name)
 
 
-def _progress(total: int) -> Any:
+def _chosen(
+    setting: "Setting",
+    files: tuple[Path, ...],
+    corpus: Path | None,
+    limit: int | None,
+    bounds: tuple[int | None, int | None],
+) -> list["Question"]:
+    """Return the questions to ask: prompts of the wanted length, the first `limit` of each file."""
+    from sift_index.evaluation.questions import (
+        example_questions,
+        load_question_files,
+        select_questions,
+    )
+    from sift_index.evaluation.run import prompt_tokens
+
+    asked = load_question_files(files, corpus) if files else example_questions()
+    least, most = bounds
+    if least or most:
+        top = most or setting.loaded.geometry.context
+        asked, left_out = select_questions(
+            asked, lambda question: prompt_tokens(setting.writer, question), least or 1, top
+        )
+        click.echo(f"{left_out} questions left out: not {least or 1} to {top} tokens", err=True)
+        if not asked:
+            raise UsageError("no question has a prompt of the wanted length; widen the bounds")
+    if limit is None:
+        return asked
+    datasets = dict.fromkeys(question.dataset for question in asked)
+    return [q for name in datasets for q in [q for q in asked if q.dataset == name][:limit]]
+
+
+def _shard(asked: list["Question"], shard: str | None) -> list["Question"]:
+    if shard is None:
+        return asked
+    number, _, count = shard.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise UsageError(f"expected --shard I/N with I of 1 to N, found {shard!r}")
+    if int(number) > len(asked):
+        raise UsageError(f"expected a question in shard {shard}, found {len(asked)} in all")
+    return asked[int(number) - 1 :: int(count)]
+
+
+def _scored(asked: list["Question"], ledger: "Ledger", names: list[str]) -> list["Question"]:
+    from sift_index.evaluation.methods.registry import label
+
+    wanted = dict.fromkeys(map(label, names))
+    found = [question for question in asked if ledger.get(question, wanted)]
+    click.echo(f"{len(asked) - len(found)} questions left out: not scored", err=True)
+    if not found:
+        raise UsageError("expected scores of these questions and methods in --scores, found none")
+    return found
+
+
+def _described(setting: "Setting", names: list[str], measure: "EvalOptions") -> str:
+    """Say what scores depend on beside the question: only like is joined with like."""
+    from sift_index.evaluation.methods.registry import policies_of
+    from sift_index.formats.canonical import digest
+
+    loaded = setting.loaded
+    parts = [loaded.name, str(loaded.model.dtype).removeprefix("torch.")]
+    if setting.index is not None:
+        parts.append(f"index {setting.index.fingerprint.build_digest}")
+    # Names of policies stay when somebody edits their files.
+    policies = policies_of(names, setting)
+    parts += [f"policy {name} {digest(values)[:8]}" for name, values in policies.items()]
+    if setting.serve_prefix is not None:
+        parts.append(f"serve prefix {setting.serve_prefix!r}")
+    return ", ".join([*parts, *(name for name, on in vars(measure).items() if on)])
+
+
+def _quality(
+    setting: "Setting",
+    asked: list["Question"],
+    names: list[str],
+    measure: "EvalOptions",
+    ledger: "Ledger",
+    plot: Path | None,
+    results: Path | None,
+    output: str,
+) -> None:
+    from sift_index.evaluation.plots import plot_divergence
+    from sift_index.evaluation.report import plot_points, report_rows, report_values
+    from sift_index.evaluation.results import merge_results
+    from sift_index.evaluation.run import evaluate as run
+    from sift_index.models.loading import model_label
+
+    found = run(setting, asked, names, measure, _progress(len(asked)), ledger)
+    if results:
+        variant = "" if setting.serve_prefix is None else "+prefix"
+        model = model_label(setting.loaded.name)
+        rows = report_rows(found, model, setting.loaded.device, variant)
+        merge_results(results, results.stem, rows)
+    _warn_of_misses(found)
+    emit(report_values(found), lambda console: _show(console, found), output)
+    if plot:
+        plot_divergence(plot_points(found), plot, _title(found))
+
+
+def _invariance(
+    setting: "Setting", asked: list["Question"], alpha: float, plot: Path | None, output: str
+) -> None:
+    from sift_index.evaluation.invariance import (
+        Limits,
+        invariance_values,
+        measure_invariance,
+        plot_invariance,
+    )
+    from sift_index.selection.policy import PaperPolicy, load_policy
+
+    policies = {name: load_policy(name) for name in ("paper", "paper-fixed", "probe")}
+    limits = Limits(alpha, PaperPolicy().beta)
+    progress = _progress(len(asked))
+    found = measure_invariance(setting.loaded, setting.writer, asked, policies, progress, limits)
+    emit(invariance_values(found), lambda console: _show_claims(console, found), output)
+    if plot:
+        plot_invariance(found, plot)
+
+
+def _show_claims(console: Any, found: "InvarianceReport") -> None:
+    from sift_index.evaluation.invariance import cross_table, local_table
+
+    local = (
+        f"Claim 1, {found.la_documents} documents in {found.prompts} prompts: tiles with a score "
+        f">= {found.limits.alpha:g} in the document alone and in the prompt"
+    )
+    cross = (
+        f"\nClaim 2, {found.documents} documents in {found.prompts} prompts: what later documents "
+        f"attend to (high: >= {found.limits.beta:g}) in pages chosen from the document alone"
+    )
+    console.print(table(local, *local_table(found)))
+    console.print(table(cross, *cross_table(found)))
+
+
+def _show(console: Any, found: "EvalReport") -> None:
+    from sift_index.evaluation.report import parts, report_table
+
+    for name, part in parts(found):
+        title = _title(part) if name == "all" else f"\n{name}, {_title(part)}"
+        console.print(table(title, *report_table(part)))
+
+
+def _title(found: "EvalReport") -> str:
+    title = f"{len(found.tokens)} prompts of {min(found.tokens):,} to {max(found.tokens):,} tokens"
+    if found.hits or found.misses:
+        title += f", {found.hits} documents found in the index, {found.misses} not"
+    return title
+
+
+def _warn_of_misses(found: "EvalReport") -> None:
+    if found.misses:
+        click.echo(
+            f"warning: {found.misses} of {found.hits + found.misses} documents are not in the "
+            "index as these texts and stay dense; the numbers of sift say less than they seem to",
+            err=True,
+        )
+
+
+def _progress(total: int) -> Callable[[int], None]:
     def show(done: int) -> None:
         end = "\r" if sys.stderr.isatty() and done < total else "\n"
         click.echo(f"question {done}/{total}{end}", nl=False, err=True)

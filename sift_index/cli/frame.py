@@ -3,8 +3,9 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
+from types import MappingProxyType
 from typing import Any, TextIO
 
 import click
@@ -80,12 +81,14 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
 
 
 def _show_error(error: SiftError, output: str) -> None:
-    _show_failure(type(error).__name__, str(error), output)
+    _show_failure(type(error).__name__, str(error), output, error.details)
 
 
-def _show_failure(kind: str, message: str, output: str) -> None:
+def _show_failure(
+    kind: str, message: str, output: str, details: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     if output == "json":
-        values = {"error": {"type": kind, "message": message}}
+        values = {"error": {"type": kind, "message": message, **details}}
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
     click.echo(f"error: {message}", err=True)
 

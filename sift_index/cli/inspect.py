@@ -11,6 +11,7 @@ from sift_index.errors import UsageError
 from sift_index.formats.failures import read_failures
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import read_receipts
+from sift_index.selection.quality import quality_line
 
 
 @click.command()
@@ -51,7 +52,7 @@ def describe(reader: IndexReader) -> dict[str, Any]:
         "pack_bytes": pack_bytes,
         "key_table_bytes": manifest.key_table.bytes,
         "bytes_per_1024_tokens": round(pack_bytes / max(1, manifest.counts.tokens) * 1024),
-        "quality": manifest.quality,
+        "quality": None if manifest.quality is None else dict(manifest.quality),
         "unpublished_units": len(waiting),
         "failed": [failure.to_json() for failure in read_failures(reader.paths)],
     }
@@ -84,7 +85,9 @@ def _piece(reader: IndexReader, key: bytes) -> dict[str, Any]:
 
 def _print(console: Console, values: dict[str, Any]) -> None:
     for name, value in values.items():
-        if isinstance(value, list):
+        if name == "quality":
+            console.print(f"quality: {quality_line(value)}", markup=False)
+        elif isinstance(value, list):
             console.print(f"{name}: {len(value)}", markup=False)
             for entry in value[:20]:
                 console.print(f"  {_flat(entry)}", markup=False)

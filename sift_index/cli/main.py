@@ -10,6 +10,7 @@ from sift_index.cli.evaluate import evaluate
 from sift_index.cli.frame import EXIT_CODES
 from sift_index.cli.inspect import inspect
 from sift_index.cli.models import models
+from sift_index.cli.tune import tune
 from sift_index.cli.verify import verify
 
 
@@ -26,7 +27,7 @@ def cli() -> None:
     """
 
 
-for command in (build, inspect, verify, evaluate, demo, doctor, models):
+for command in (build, inspect, verify, evaluate, tune, demo, doctor, models):
     cli.add_command(command)
 
 

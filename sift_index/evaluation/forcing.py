@@ -1,14 +1,12 @@
 """One prompt, prefilled once, then continued by any number of answers with teacher forcing."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from sift_index.adapters.hf_calls import cache_argument, cache_of, stop_tokens, trim_cache
-from sift_index.adapters.transformers import sift_attention
-from sift_index.runtime.plan import PromptPlan
 
 
 class PrefilledPrompt:
@@ -29,14 +27,29 @@ class PrefilledPrompt:
         trim_cache(self._cache, self._length)
         return torch.cat((self.last[None], rest))
 
-    def greedy(self, most: int) -> list[int]:
-        """Return the greedy continuation: up to `most` tokens, the stop token included."""
+    def greedy(self, most: int, guess: Sequence[int] = ()) -> list[int]:
+        """Return the greedy continuation: up to `most` tokens, the stop token included.
+
+        guess: an answer that may be right for its first tokens, as another method's; those that
+        are take one pass together instead of one each.
+        """
         stops = stop_tokens(self._model)
-        answer = [int(self.last.argmax())]
+        ended = next((at + 1 for at, token in enumerate(guess) if token in stops), most)
+        answer = self._confirmed(guess[: min(ended, most)])
+        if len(answer) > 1:
+            self._step(answer[:-1])
         while len(answer) < most and answer[-1] not in stops:
             answer.append(int(self._step([answer[-1]])[-1].argmax()))
         trim_cache(self._cache, self._length)
         return answer
+
+    def _confirmed(self, guess: Sequence[int]) -> list[int]:
+        """Return the longest start of `guess` that is greedy, and the greedy token behind it."""
+        if not guess:
+            return [int(self.last.argmax())]
+        chosen = self.forced(list(guess)).argmax(-1).tolist()
+        right = next((i for i, g in enumerate(guess) if g != chosen[i]), len(guess) - 1)
+        return [*guess[:right], chosen[right]]
 
     def _step(self, tokens: list[int]) -> torch.Tensor:
         ids = torch.tensor([tokens], device=self.last.device)
@@ -46,8 +59,9 @@ class PrefilledPrompt:
 
 
 @contextmanager
-def prefilled(model: Any, ids: torch.Tensor, plan: PromptPlan | None) -> Iterator[PrefilledPrompt]:
-    """Prefill `ids` [1, length] densely, or under a plan, and keep it open for answers."""
-    how = nullcontext() if plan is None else sift_attention(model, plan)
-    with torch.inference_mode(), how:
+def prefilled(
+    model: Any, ids: torch.Tensor, attention: AbstractContextManager[None]
+) -> Iterator[PrefilledPrompt]:
+    """Prefill `ids` [1, length] inside a treatment's context, and keep it open for answers."""
+    with torch.inference_mode(), attention:
         yield PrefilledPrompt(model, ids)

@@ -12,7 +12,13 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class PromptScore:
-    """One prompt under one method; KL in nats, densities as shares, NLL in nats per token."""
+    """One prompt under one method.
+
+    KL in nats, NLL in nats per token; top-1, F1, exact match, densities and recalls as shares.
+    Recalls are shares of the dense model's attention mass that fall into visited places, over the
+    rows of documents: None for methods without a plan. F1 and exact match are None when no answer
+    was generated.
+    """
 
     kl: float
     top1: float
@@ -20,6 +26,10 @@ class PromptScore:
     density: float
     la_density: float
     ca_density: float
+    f1: float | None = None
+    em: float | None = None
+    la_recall: float | None = None
+    ca_recall: float | None = None
 
 
 @dataclass(frozen=True)

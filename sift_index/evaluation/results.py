@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -14,6 +15,8 @@ import torch
 
 from sift_index.errors import UsageError
 
+# Folders of an absolute path, also inside a comma-separated list or behind `name:`.
+_LEADING_FOLDERS = re.compile(r"(?<![^,:=])/(?:[^/,]+/)*")
 PACKAGES = ("sift-index", "torch", "transformers", "triton", "ray", "pyarrow", "numpy")
 
 
@@ -37,9 +40,18 @@ def result_rows(
 ) -> list[ResultRow]:
     """Turn (case, metric, value, unit) into rows that carry date, device, versions and command."""
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    command = " ".join([Path(sys.argv[0]).name, *(Path(a).name or a for a in sys.argv[1:])])
+    command = " ".join([_program(), *(_LEADING_FOLDERS.sub("", a) for a in sys.argv[1:])])
     context = (baseline, date, device_name(device), installed_versions(), command)
     return [ResultRow(case, metric, value, unit, *context) for case, metric, value, unit in values]
+
+
+def _program() -> str:
+    """Return how this program was started, without its place on this machine."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name:  # python -m package.module
+        return f"python -m {spec.name}"
+    name = Path(sys.argv[0]).name
+    return "sift-index" if name in ("-c", "") else name
 
 
 def merge_results(path: Path, bench: str, rows: list[ResultRow]) -> None:
@@ -47,8 +59,10 @@ def merge_results(path: Path, bench: str, rows: list[ResultRow]) -> None:
     new = {(row.case, row.metric): asdict(row) for row in rows}
     new = {**read_results(path), **new}
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"bench": bench, "rows": [new[key] for key in sorted(new)]}
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    # A line a row, so that a change of one number is a change of one line.
+    rows_text = ",\n".join(json.dumps(new[key], ensure_ascii=False) for key in sorted(new))
+    text = f'{{"bench": {json.dumps(bench)}, "rows": [\n{rows_text}\n]}}\n'
+    path.write_text(text, encoding="utf-8")
 
 
 def read_results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:

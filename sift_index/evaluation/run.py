@@ -4,98 +4,223 @@ KL and top-1 follow one definition: the dense model's greedy answer of at most 3
 forced through both, averaged over its tokens (DESIGN section 9).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
+from sift_index.adapters.hf_attention import attention_handler
 from sift_index.errors import UsageError
-from sift_index.evaluation.forcing import prefilled
-from sift_index.evaluation.methods import Method, make_methods
+from sift_index.evaluation.answers import score_answer
+from sift_index.evaluation.forcing import PrefilledPrompt, prefilled
+from sift_index.evaluation.ledger import Ledger, Scored
+from sift_index.evaluation.methods.registry import Setting, make_methods
+from sift_index.evaluation.methods.treatment import Dense, Method, Treatment
 from sift_index.evaluation.metrics import PromptScore, answer_nll, divergence
 from sift_index.evaluation.questions import Question
+from sift_index.evaluation.recall import MassObserver, Recall
+from sift_index.kernels.api import SparsePlan
 from sift_index.models.loading import LoadedModel
-from sift_index.prompts import PromptWriter
-from sift_index.runtime.index import SiftIndex
-from sift_index.runtime.plan import PromptPlan
+from sift_index.prompts import PromptWriter, Segment
 
 ANSWER_TOKENS = 32
 METHODS = ("dense", "sift", "paper", "no-cross")
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """What to measure beside KL, top-1, NLL and densities.
+
+    generate: decode each method's own answer and score it (F1, exact match). recall: attention-mass
+    recall of each plan, from one more look at the dense attention.
+    """
+
+    generate: bool = True
+    recall: bool = True
 
 
 @dataclass
 class EvalReport:
-    """Scores per method, one per prompt in the same order; `tokens` are prompt lengths."""
+    """Every question's scores, in the order they were asked."""
 
-    scores: dict[str, list[PromptScore]] = field(default_factory=dict)
-    tokens: list[int] = field(default_factory=list)
-    hits: int = 0
-    misses: int = 0
+    methods: tuple[str, ...]
+    asked: list[Scored] = field(default_factory=list)
+
+    @property
+    def scores(self) -> dict[str, list[PromptScore]]:
+        """Scores per method, one per question."""
+        return {name: [one.scores[name] for one in self.asked] for name in self.methods}
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt lengths in tokens."""
+        return [one.tokens for one in self.asked]
+
+    @property
+    def hits(self) -> int:
+        """Documents found in the index, over all questions."""
+        return sum(one.hits for one in self.asked)
+
+    @property
+    def misses(self) -> int:
+        """Documents the index does not hold as these texts."""
+        return sum(one.misses for one in self.asked)
+
+    def where(self, name: str, value: str) -> "EvalReport":
+        """Return the part whose questions have `value` as `dataset` or `source`."""
+        return EvalReport(self.methods, [one for one in self.asked if getattr(one, name) == value])
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One question as token ids, and the gold answer's tokens."""
+
+    question: Question
+    prompt: Sequence[Segment]
+    ids: torch.Tensor
+    gold: list[int]
 
 
 @dataclass(frozen=True)
 class _Dense:
-    """What a dense prefill said: its greedy answer, logits for it, and the gold answer's NLL."""
+    """What the dense model said: its greedy answer, logits for it, its generated answer; its score.
+
+    `generated` may be longer than `greedy`: a question says how long its answer may be.
+    """
 
     greedy: list[int]
     logits: torch.Tensor
-    nll: float
+    generated: list[int]
+    score: PromptScore
 
 
 def evaluate(
-    loaded: LoadedModel,
-    index: SiftIndex,
+    setting: Setting,
     questions: Sequence[Question],
     methods: Sequence[str] = METHODS,
-    progress: Callable[[int], None] = lambda done: None,
+    options: EvalOptions = EvalOptions(),  # noqa: B008 - frozen
+    progress: Progress = lambda done: None,
+    ledger: Ledger | None = None,
 ) -> EvalReport:
-    """Score each method on each question; `progress` is told how many questions are done."""
-    writer = index.writer(loaded)
-    chosen = make_methods(methods, loaded, index)
-    report = EvalReport({name: [] for name in chosen})
-    for number, question in enumerate(questions, 1):
-        _score_question(loaded, writer, question, chosen, report)
+    """Score each method on each question; `progress` is told how many questions are done.
+
+    Questions that `ledger` holds already are not run again. Raises UsageError for an unknown
+    method and for a prompt that does not fit the model, before anything runs.
+    """
+    ledger = ledger or Ledger()
+    chosen = make_methods(methods, setting)
+    cases = [_case(setting, question) for question in questions]
+    runner = _Runner(setting, options)
+    report = EvalReport(tuple(chosen))
+    for number, case in enumerate(cases, 1):
+        scored = ledger.get(case.question, chosen)
+        if scored is None:
+            scored = runner.score(case, chosen)
+            ledger.add(scored)
+        report.asked.append(scored)
         progress(number)
     return report
 
 
-def _score_question(
-    loaded: LoadedModel,
-    writer: PromptWriter,
-    question: Question,
-    methods: dict[str, Method],
-    report: EvalReport,
-) -> None:
+class _Runner:
+    """Runs one question through methods."""
+
+    def __init__(self, setting: Setting, options: EvalOptions) -> None:
+        self._setting = setting
+        self._loaded = setting.loaded
+        self._options = options
+
+    def score(self, case: _Case, methods: Mapping[str, Method]) -> Scored:
+        """Return one question's scores by every method."""
+        treatments = {name: method(case.prompt) for name, method in methods.items()}
+        dense, recalls = self._dense(case, treatments)
+        scores = {
+            name: _with_recall(self._score(case, treatment, dense), recalls.get(name))
+            for name, treatment in treatments.items()
+        }
+        about = (case.question.id, case.question.dataset, case.question.source)
+        return Scored(*about, case.ids.shape[1], scores, *self._found(treatments))
+
+    def _found(self, treatments: Mapping[str, Treatment]) -> tuple[int, int]:
+        """Return hits and misses of the index; its levels all find the same documents."""
+        served = (t.plan for name, t in treatments.items() if name.partition(":")[0] == "sift")
+        plan = next(served, None)
+        if self._setting.index is None or plan is None:
+            return 0, 0
+        return plan.hits, plan.misses
+
+    def _dense(
+        self, case: _Case, treatments: Mapping[str, Treatment]
+    ) -> tuple[_Dense, dict[str, Recall]]:
+        plans = _plans(treatments) if self._options.recall else {}
+        observer = MassObserver(list(plans.values()))
+        model = self._loaded.model
+        observing = attention_handler(model, observer) if plans else nullcontext()
+        with self._prefilled(case, observing) as opened:
+            greedy = opened.greedy(ANSWER_TOKENS)
+            logits = opened.forced(greedy)
+            nll = answer_nll(opened.forced(case.gold), case.gold)
+            generated = self._generate(case, opened, greedy)
+        score = PromptScore(0.0, 1.0, nll, 1.0, 1.0, 1.0)
+        dense = _Dense(greedy, logits, generated, self._with_answer(score, case, generated))
+        return dense, dict(zip(plans, observer.recalls(), strict=True))
+
+    def _score(self, case: _Case, treatment: Treatment, dense: _Dense) -> PromptScore:
+        if isinstance(treatment, Dense):
+            return dense.score
+        with self._prefilled(case, treatment.attention(self._loaded.model)) as opened:
+            kl, top1 = divergence(dense.logits, opened.forced(dense.greedy))
+            nll = answer_nll(opened.forced(case.gold), case.gold)
+            generated = self._generate(case, opened, dense.generated)
+        visited = treatment.density
+        shares = (visited.total.share, visited.la.share, visited.ca.share)
+        return self._with_answer(PromptScore(kl, top1, nll, *shares), case, generated)
+
+    def _prefilled(
+        self, case: _Case, attention: AbstractContextManager[None]
+    ) -> AbstractContextManager[PrefilledPrompt]:
+        return prefilled(self._loaded.model, case.ids, attention)
+
+    def _generate(self, case: _Case, opened: PrefilledPrompt, guess: list[int]) -> list[int]:
+        if not self._options.generate:
+            return guess
+        return opened.greedy(case.question.answer_tokens, guess)
+
+    def _with_answer(self, score: PromptScore, case: _Case, generated: list[int]) -> PromptScore:
+        if not self._options.generate:
+            return score
+        text = self._loaded.tokenizer.decode(generated, skip_special_tokens=True)
+        found = score_answer(text, case.question)
+        return replace(score, f1=found.f1, em=found.em)
+
+
+def _plans(treatments: Mapping[str, Treatment]) -> dict[str, SparsePlan]:
+    return {name: t.plan.sparse for name, t in treatments.items() if t.plan is not None}
+
+
+def _with_recall(score: PromptScore, recall: Recall | None) -> PromptScore:
+    return score if recall is None else replace(score, la_recall=recall.la, ca_recall=recall.ca)
+
+
+def _case(setting: Setting, question: Question) -> _Case:
+    writer, loaded = setting.writer, setting.loaded
     prompt = writer.prompt(question.documents, question.question)
-    gold = _answer_ids(writer, question)
-    ids = torch.tensor([[i for part in prompt for i in part.ids]], device=loaded.device)
-    _check_length(ids, gold, loaded, question)
-    with prefilled(loaded.model, ids, None) as opened:
-        greedy = opened.greedy(ANSWER_TOKENS)
-        dense = _Dense(greedy, opened.forced(greedy), answer_nll(opened.forced(gold), gold))
-    for name, method in methods.items():
-        plan = method(prompt)
-        if name == "sift" and plan is not None:
-            report.hits += plan.hits
-            report.misses += plan.misses
-        report.scores[name].append(_score(loaded, ids, plan, dense, gold))
-    report.tokens.append(ids.shape[1])
+    ids = torch.tensor([_flat(prompt)], device=loaded.device)
+    case = _Case(question, prompt, ids, _answer_ids(writer, question))
+    _check_length(case, loaded)
+    return case
 
 
-def _score(
-    loaded: LoadedModel,
-    ids: torch.Tensor,
-    plan: PromptPlan | None,
-    dense: _Dense,
-    gold: list[int],
-) -> PromptScore:
-    if plan is None:
-        return PromptScore(0.0, 1.0, dense.nll, 1.0, 1.0, 1.0)
-    with prefilled(loaded.model, ids, plan) as opened:
-        kl, top1 = divergence(dense.logits, opened.forced(dense.greedy))
-        nll = answer_nll(opened.forced(gold), gold)
-    density = plan.density
-    return PromptScore(kl, top1, nll, density.total.share, density.la.share, density.ca.share)
+def prompt_tokens(writer: PromptWriter, question: Question) -> int:
+    """Return the length of a question's prompt in tokens."""
+    return len(_flat(writer.prompt(question.documents, question.question)))
+
+
+def _flat(prompt: Iterable[Segment]) -> list[Any]:
+    return [i for part in prompt for i in part.ids]
 
 
 def _answer_ids(writer: PromptWriter, question: Question) -> list[int]:
@@ -105,12 +230,12 @@ def _answer_ids(writer: PromptWriter, question: Question) -> list[int]:
     return ids
 
 
-def _check_length(
-    ids: torch.Tensor, gold: list[int], loaded: LoadedModel, question: Question
-) -> None:
-    needed = ids.shape[1] + max(len(gold), ANSWER_TOKENS)
+def _check_length(case: _Case, loaded: LoadedModel) -> None:
+    longest_answer = max(len(case.gold), ANSWER_TOKENS, case.question.answer_tokens)
+    needed = case.ids.shape[1] + longest_answer
     if needed > loaded.geometry.context:
         raise UsageError(
-            f"question {question.id}: expected at most {loaded.geometry.context} tokens (the "
-            f"model's context), found {needed} with the answer; use fewer documents"
+            f"question {case.question.id}: expected at most {loaded.geometry.context} tokens (the "
+            f"model's context), found {needed} with the answer; use fewer documents, or leave out "
+            "what does not fit with --max-tokens"
         )

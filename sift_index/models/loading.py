@@ -62,6 +62,15 @@ def resolve_model(name: str) -> ModelReference:
     )
 
 
+def model_label(name: str) -> str:
+    """Return what measurements call a model: a local folder by its base name, others as they are.
+
+    Where a folder lies means nothing on another machine.
+    """
+    local = name not in preset_names() and Path(name).is_dir()
+    return Path(name).resolve().name if local else name
+
+
 def load_tokenizer(name: str) -> tuple[Any, PromptTemplate]:
     """Load only a model's tokenizer and the texts around its documents."""
     reference = resolve_model(name)

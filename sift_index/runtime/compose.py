@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.identity import document_key, token_list
 from sift_index.formats.masks import DocumentMasks
-from sift_index.kernels.api import SpanMask
+from sift_index.kernels.api import MaskLayout, SpanMask, SparsePlan
 from sift_index.prompts import Segment
 from sift_index.runtime.masks import span_mask
-from sift_index.runtime.plan import SegmentOutcome
+from sift_index.runtime.plan import PromptPlan, SegmentOutcome
 
 Lookup = Callable[[bytes], DocumentMasks | None]
 
@@ -39,6 +40,22 @@ class Composition:
             self._glue(part.ids, "no_prefix")
         else:
             self._add_document(part)
+
+    def plan(
+        self,
+        layout: MaskLayout,
+        fingerprint: Fingerprint,
+        level: int = 1,
+        warnings: Sequence[str] = (),
+    ) -> PromptPlan:
+        """Return the plan of the segments added so far."""
+        return PromptPlan(
+            ids=tuple(self.ids),
+            sparse=SparsePlan(layout, len(self.ids), tuple(self.spans), level),
+            outcomes=tuple(self.outcomes),
+            fingerprint=fingerprint,
+            warnings=tuple(warnings),
+        )
 
     def _add_document(self, part: Segment) -> None:
         """Look a document up whole, then in the pieces a build splits over-long documents into."""

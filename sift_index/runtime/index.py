@@ -13,11 +13,16 @@ from sift_index.formats.fingerprint import Fingerprint, check_serve
 from sift_index.formats.identity import document_key
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.reader import IndexReader
-from sift_index.kernels.api import TILE, MaskLayout, SparsePlan
+from sift_index.kernels.api import TILE, MaskLayout
 from sift_index.models.loading import LoadedModel
 from sift_index.prompts import PromptWriter, Segment
 from sift_index.runtime.compose import Composition
 from sift_index.runtime.plan import PromptPlan
+
+UNMEASURED = (
+    "this index carries no measured quality: run `sift-index tune` on your data and build with the "
+    "policy it writes, or see how close it stays to dense with `sift-index eval INDEX`"
+)
 
 
 @dataclass
@@ -51,10 +56,13 @@ class SiftIndex:
         """Open the newest version at `path`, or `version`, and check it against `model`.
 
         model: a transformers model or None to check later. strict: what would be a warning (other
-        prefix, tokenizer, dtype, library versions) is an error. Raises IndexNotFoundError,
+        prefix, tokenizer, dtype, library versions) is an error. An index that carries no measured
+        quality is a warning all the same, since it fits. Raises IndexNotFoundError,
         IntegrityError, FeatureError, FingerprintMismatchError.
         """
         index = cls(IndexReader.open(Path(path), version=version), strict)
+        if index.reader.manifest.quality is None:
+            index._warn(UNMEASURED)
         if model is not None:
             index.check_model(model, tokenizer)
         return index
@@ -92,13 +100,8 @@ class SiftIndex:
         parts = Composition(self.reader.lookup, longest, self.reader.document_keys)
         for segment in segments:
             parts.add(segment)
-        plan = PromptPlan(
-            ids=tuple(parts.ids),
-            sparse=SparsePlan(self.layout, len(parts.ids), tuple(parts.spans), level),
-            outcomes=tuple(parts.outcomes),
-            fingerprint=self.fingerprint,
-            warnings=tuple(self._prefix_warnings(parts)),
-        )
+        warned = self._prefix_warnings(parts)
+        plan = parts.plan(self.layout, self.fingerprint, level, warned)
         self._count(plan)
         return plan
 

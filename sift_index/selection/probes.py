@@ -5,6 +5,7 @@ forward pass per probe.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sift_index.adapters.hf_attention import attention_handler
 from sift_index.errors import UsageError
 from sift_index.kernels.api import causal_attention
 from sift_index.models.loading import LoadedModel
-from sift_index.selection.policy import BUILTIN, ProbePolicy
+from sift_index.selection.policy import BUILTIN, CORPUS, ProbePolicy
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,16 @@ class ProbeBank:
 
 
 def probe_texts(source: str) -> list[str]:
-    """Return the probe texts: the packaged ones (`builtin`), a text file, or a folder of them."""
+    """Return the probe texts: the packaged ones (`builtin`), a text file, or a folder of them.
+
+    Raises UsageError for none, and for `corpus`: whoever reads the corpus replaces it by a path.
+    """
+    if source == CORPUS:
+        raise UsageError(
+            "expected probe_source 'builtin', a text file or a folder of .txt files, found "
+            "'corpus', which only `sift-index build` and `sift-index tune` can sample; give a "
+            "folder of texts, such as probes/ of an index built with it"
+        )
     path = configs.resource("probes") if source == BUILTIN else Path(source)
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
@@ -51,8 +61,13 @@ def probe_texts(source: str) -> list[str]:
 
 def probe_digest(policy: ProbePolicy) -> str:
     """Return the hex digest of the probe texts: part of the build fingerprint."""
+    return texts_digest(probe_texts(policy.probe_source))
+
+
+def texts_digest(texts: Iterable[str]) -> str:
+    """Return the hex digest of probe texts in their order."""
     digest = hashlib.blake2b(digest_size=16)
-    for text in probe_texts(policy.probe_source):
+    for text in texts:
         digest.update(len(text.encode()).to_bytes(8, "little") + text.encode())
     return digest.hexdigest()
 

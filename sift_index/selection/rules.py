@@ -1,7 +1,7 @@
-"""Rules: one layer's Q and K of a document in, levels of its pages and tiles out."""
+"""Rules: one layer's Q and K of a document in, statistics and levels of its pages and tiles out."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 
@@ -14,10 +14,18 @@ from sift_index.kernels.api import (
     probe_scores,
     turn,
 )
-from sift_index.kernels.statistics import page_means
+from sift_index.kernels.statistics import tile_maxima
 from sift_index.models.geometry import ModelGeometry
 from sift_index.selection.policy import PaperPolicy, Policy, ProbePolicy
 from sift_index.selection.probes import ProbeBank
+
+
+@dataclass(frozen=True)
+class LayerScores:
+    """float32 scores of one layer: ca [mask_heads, pages], la [mask_heads, triangle] or None."""
+
+    ca: torch.Tensor
+    la: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -35,14 +43,17 @@ class Rule(Protocol):
     def prefix(self) -> list[int]:
         """Token ids that documents run behind; empty when they run alone."""
 
-    def observe(
+    def score(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
-    ) -> LayerLevels:
-        """Return the levels of one layer.
+    ) -> LayerScores:
+        """Return the statistics of one layer.
 
         q [heads, P + n, D] and k [kv_heads, P + n, D] are rotated, lse is [heads, P + n]; P is the
         length of the prefix.
         """
+
+    def levels(self, scores: LayerScores) -> LayerLevels:
+        """Compare one layer's statistics with the policy's thresholds."""
 
 
 def mask_layout(policy: Policy, geometry: ModelGeometry) -> MaskLayout:
@@ -55,7 +66,7 @@ def mask_layout(policy: Policy, geometry: ModelGeometry) -> MaskLayout:
         mask_heads=geometry.kv_heads if shared else geometry.heads,
         page_size=policy.page_size,
         levels=policy.levels,
-        boundary=TILE if probe else 0,
+        boundary=policy.boundary if isinstance(policy, ProbePolicy) else 0,
         neighbour=probe,
     )
 
@@ -71,34 +82,66 @@ class ProbeRule:
         self._bank = bank
         self._frequencies = frequencies
 
-    def observe(
+    def score(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
-    ) -> LayerLevels:
+    ) -> LayerScores:
         """Score the document's pages against the bank, and its tiles when it is long enough."""
-        policy, start = self._policy, len(self.prefix)
-        n = q.shape[1] - start
-        # The probe stands where the prefix ends; the document is moved in front of it.
-        keys = turn(k[:, start:], -n, self._frequencies)
-        bank = self._bank.layers[layer]
-        ca = probe_scores(bank.q, bank.lse, keys, policy.window, policy.page_size, scale)
-        la = None
-        if -(-n // TILE) > policy.la_dense_tiles:
-            la = local_scores(
-                q[:, start:], k[:, start:], lse[:, start:], policy.window, policy.page_size, scale
-            )
-        return LayerLevels(
-            nested_levels(self._share(ca, k), policy.level_thresholds(policy.ca_thresholds)),
-            None
-            if la is None
-            else nested_levels(self._share(la, k), policy.level_thresholds(policy.la_thresholds)),
-        )
+        start = len(self.prefix)
+        own = (q[:, start:], k[:, start:], lse[:, start:])
+        scores = LayerScores(self._cross(layer, own[1], scale), self._local(*own, scale))
+        last = layer == len(self._bank.layers) - 1
+        return unmarked(scores) if last and self._policy.skip_last_layer else scores
 
-    def _share(self, scores: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        """Return one row per mask head: the mean over a KV group's query heads when shared."""
-        if self._policy.head_sharing == "query":
-            return scores
-        shared: torch.Tensor = scores.unflatten(0, (k.shape[0], -1)).mean(1)
-        return shared
+    def _cross(self, layer: int, k: torch.Tensor, scale: float) -> torch.Tensor:
+        """Score pages: k [kv_heads, n, D] are the document's keys where they stand."""
+        policy, bank = self._policy, self._bank.layers[layer]
+        # The probe stands where the prefix ends; the document is moved in front of it.
+        keys = turn(k, -k.shape[1], self._frequencies)
+        ca = probe_scores(bank.q, bank.lse, keys, policy.window, policy.page_size, scale)
+        return shared_scores(weighted_scores(ca, layer, policy), k.shape[0], policy)
+
+    def _local(
+        self, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
+    ) -> torch.Tensor | None:
+        """Score the document's tiles, unless it is so short that all of them are on."""
+        policy = self._policy
+        if -(-q.shape[1] // TILE) <= policy.la_dense_tiles:
+            return None
+        la = local_scores(q, k, lse, policy.la_window, policy.page_size, scale)
+        return shared_scores(la, k.shape[0], policy)
+
+    def levels(self, scores: LayerScores) -> LayerLevels:
+        """Return how many thresholds each page and tile exceeds."""
+        return probe_levels(scores, self._policy)
+
+
+def weighted_scores(ca: torch.Tensor, layer: int, policy: ProbePolicy) -> torch.Tensor:
+    """Return CA scores [heads, pages] of one layer times the policy's weights of its heads."""
+    if not policy.head_weights:
+        return ca
+    return ca * torch.tensor(policy.head_weights[layer], device=ca.device)[:, None]
+
+
+def unmarked(scores: LayerScores) -> LayerScores:
+    """Return scores of the same shape that no threshold marks."""
+    la = None if scores.la is None else torch.zeros_like(scores.la)
+    return LayerScores(torch.zeros_like(scores.ca), la)
+
+
+def shared_scores(scores: torch.Tensor, kv_heads: int, policy: ProbePolicy) -> torch.Tensor:
+    """Return one row per mask head of [heads, entries]: a KV group's mean when bits are shared."""
+    if policy.head_sharing == "query":
+        return scores
+    shared: torch.Tensor = scores.unflatten(0, (kv_heads, -1)).mean(1)
+    return shared
+
+
+def probe_levels(scores: LayerScores, policy: ProbePolicy) -> LayerLevels:
+    """Return how many of a policy's thresholds each page and tile exceeds."""
+    return LayerLevels(
+        nested_levels(scores.ca, policy.ca_levels),
+        None if scores.la is None else nested_levels(scores.la, policy.la_levels),
+    )
 
 
 class PaperRule:
@@ -109,15 +152,22 @@ class PaperRule:
     def __init__(self, policy: PaperPolicy) -> None:
         self._policy = policy
 
-    def observe(
+    def score(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
-    ) -> LayerLevels:
+    ) -> LayerScores:
+        """Return each page's highest share of high scores, and each tile's highest score."""
+        policy = self._policy
+        maxima, high = paper_statistics(q, k, lse, policy.beta, scale)
+        rows = torch.arange(1, q.shape[1] + 1, device=q.device)
+        if policy.normalisation == "remaining":
+            rows = rows.flip(0)
+        return LayerScores(tile_maxima(high / rows, policy.page_size), maxima)
+
+    def levels(self, scores: LayerScores) -> LayerLevels:
         """Return bits: tile maximum >= alpha or forced; any key with a high share >= gamma."""
-        maxima, shares = paper_statistics(q, k, lse, self._policy.beta, scale)
-        tiles = -(-q.shape[1] // TILE)
-        rows, columns = torch.tril_indices(tiles, tiles, device=q.device)
+        maxima = cast(torch.Tensor, scores.la)
+        tiles = scores.ca.shape[-1]
+        rows, columns = torch.tril_indices(tiles, tiles, device=maxima.device)
         forced = (rows == columns) | (columns == 0)
-        strong = (shares >= self._policy.gamma).float()
-        ca = page_means(strong, self._policy.page_size) > 0
         la = (maxima >= self._policy.alpha) | forced
-        return LayerLevels(ca.to(torch.uint8), la.to(torch.uint8))
+        return LayerLevels((scores.ca >= self._policy.gamma).to(torch.uint8), la.to(torch.uint8))

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from sift_index.cli.main import cli
 
-COMMANDS = ("build", "inspect", "verify", "eval", "demo", "doctor", "models")
+COMMANDS = ("build", "inspect", "verify", "eval", "tune", "demo", "doctor", "models")
 
 
 @pytest.fixture(autouse=True)

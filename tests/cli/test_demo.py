@@ -34,3 +34,7 @@ def test_the_demo_runs_and_its_summary_is_true(smollm2, local_ray, tmp_path):
     assert 0 < summary["ca_density"] < summary["density"] < 0.6
     assert 0 < summary["kl"] < 0.05 and summary["top1_agreement"] > 0.8
     assert "Sparse prefill computed" in result.stdout
+    rows = {line.split()[0]: line for line in result.stdout.splitlines() if line.split()}
+    assert {"method", "dense", "sift", "no-cross"} <= set(rows)
+    assert f"{summary['ca_density']:.3f}" in rows["sift"]
+    assert "F1" not in rows["method"]  # the demo decodes no answers

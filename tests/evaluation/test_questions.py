@@ -9,14 +9,17 @@ from sift_index.evaluation.questions import (
     Question,
     example_corpus,
     example_questions,
+    load_question_files,
     load_questions,
+    select_questions,
 )
 
 GOOD = {"id": 7, "question": "Who?", "answers": ["Edda"], "documents": [{"text": "Edda did."}]}
 
 
-def write(tmp_path, *lines):
-    path = tmp_path / "q.jsonl"
+def write(tmp_path, *lines, name="q.jsonl"):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
     path.write_text(
         "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     )
@@ -27,8 +30,8 @@ def test_a_question(tmp_path):
     documents = [{"text": "Body", "title": "Title", "doc_id": "a"}, {"text": "Edda did."}]
     path = write(tmp_path, {**GOOD, "documents": documents, "source": "hop"}, "", GOOD)
     assert load_questions(path) == [
-        Question("7", "Who?", ("Edda",), ("Title\nBody", "Edda did."), "hop"),
-        Question("7", "Who?", ("Edda",), ("Edda did.",)),
+        Question("7", "Who?", ("Edda",), ("Title\nBody", "Edda did."), "hop", "q", "f1", 32),
+        Question("7", "Who?", ("Edda",), ("Edda did.",), dataset="q"),
     ]
 
 
@@ -50,11 +53,11 @@ BAD = {
     "no JSON": ("{", "expected a JSON object, found"),
     "a list": ("[1]", "expected a JSON object, found list"),
     **{f"no {f}": (without(f), f"field '{f}' is missing; found ") for f in GOOD},
-    "question": ({**GOOD, "question": 3}, "field 'question' has type int"),
+    "question": ({**GOOD, "question": 3}, "field 'question' has type int; give a text"),
     "answers": ({**GOOD, "answers": "Edda"}, "field 'answers' has type str"),
     "no answer": ({**GOOD, "answers": []}, "'answers' as texts, at least one"),
     "answer": ({**GOOD, "answers": [None]}, "'answers' as texts, at least one"),
-    "id": ({**GOOD, "id": None}, "field 'id' has type NoneType"),
+    "id": ({**GOOD, "id": None}, "field 'id' has type NoneType; give a text or"),
     "documents": ({**GOOD, "documents": {}}, "field 'documents' has type dict"),
     "document": ({**GOOD, "documents": [{"title": "x"}]}, "'documents' as objects with a 'text'"),
     "text": ({**GOOD, "documents": [{"text": 1}]}, "'documents' as objects with a 'text'"),
@@ -91,6 +94,7 @@ def test_the_packaged_questions_are_about_the_packaged_corpus():
     files = {path.read_text(encoding="utf-8") for path in example_corpus().iterdir()}
     assert len(questions) >= 10
     assert len({question.id for question in questions}) == len(questions)
+    assert {question.dataset for question in questions} == {"examples"}
     for question in questions:
         assert set(question.documents) <= files
         assert any(question.answers[0] in text for text in question.documents)
@@ -120,3 +124,53 @@ def test_hostile_lines_are_usage_errors(tmp_path, line):
     (tmp_path / "q.jsonl").write_text(line)
     with pytest.raises(UsageError, match="line 1"):
         load_questions(tmp_path / "q.jsonl")
+
+
+def test_several_files_one_after_the_other(tmp_path):
+    first = write(tmp_path, GOOD, {**GOOD, "id": 8}, name="a.jsonl")
+    second = write(tmp_path, GOOD, name="b.jsonl")
+    found = load_question_files([second, first])
+    assert [(question.dataset, question.id) for question in found] == [
+        ("b", "7"),
+        ("a", "7"),
+        ("a", "8"),
+    ]
+
+
+def test_several_files_share_a_corpus(tmp_path):
+    (tmp_path / "a.md").write_text("text")
+    path = write(tmp_path, {**GOOD, "documents": ["a.md"]})
+    assert load_question_files([path], tmp_path)[0].documents == ("text",)
+
+
+def test_a_repeated_id_is_refused_naming_both(tmp_path):
+    first = write(tmp_path, GOOD, name="one/q.jsonl")
+    second = write(tmp_path, {**GOOD, "id": 8}, {**GOOD, "id": "7"}, name="two/q.jsonl")
+    with pytest.raises(UsageError) as caught:
+        load_question_files([first, second])
+    assert "found '7' of 'q' as" in str(caught.value)
+    assert f"question 1 of {first} and as question 2 of {second}; change" in str(caught.value)
+    with pytest.raises(UsageError, match="question 1 of .* and as question 2 of"):
+        load_question_files([write(tmp_path, GOOD, GOOD)])
+
+
+def test_no_file_is_refused():
+    with pytest.raises(UsageError, match="at least one questions file, found none"):
+        load_question_files([])
+
+
+def test_questions_are_selected_by_prompt_length():
+    questions = [Question(str(n), "?", ("x",), ("x" * n,)) for n in (9, 3, 5, 4, 6)]
+    kept, left_out = select_questions(questions, lambda q: len(q.documents[0]), 4, 6)
+    assert [question.id for question in kept] == ["5", "4", "6"]
+    assert left_out == 2
+    assert select_questions([], lambda q: 1, 0, 0) == ([], 0)
+    with pytest.raises(UsageError, match="from low to high, found 7 to 6 tokens"):
+        select_questions(questions, lambda q: 5, 7, 6)
+
+
+def test_the_shared_data_loads(shared_data):
+    files = sorted(shared_data.glob("*/*.jsonl"))
+    questions = load_question_files(files)
+    assert {question.dataset for question in questions} == {path.stem for path in files}
+    assert all(question.documents and question.answers[0] for question in questions)

@@ -16,6 +16,7 @@ from sift_index.formats.store import (
     plain_name,
     read_file,
     replace_atomically,
+    write_folder_if_absent,
     write_if_absent,
 )
 
@@ -91,6 +92,45 @@ def test_a_folder_that_is_a_file_is_a_build_error(tmp_path: Path) -> None:
         IndexPaths(tmp_path / "index").create()
     with pytest.raises(BuildError):
         write_if_absent(tmp_path / "index" / "file", b"x")
+
+
+def test_the_first_writer_of_a_folder_wins_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    assert write_folder_if_absent(folder, {"a": b"first", "b": b"first"})
+    assert not write_folder_if_absent(folder, {"a": b"second", "c": b"second"})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        "a": b"first",
+        "b": b"first",
+    }
+    assert os.listdir(folder.parent) == ["folder"]
+
+
+def test_an_empty_folder_counts_as_absent(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert write_folder_if_absent(tmp_path / "folder", {"a": b"first"})
+    assert os.listdir(tmp_path / "folder") == ["a"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "link", "rename"])
+def test_a_folder_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(BuildError, match="No space left.*free disk space"):
+        write_folder_if_absent(tmp_path / "folder", {"a": b"x"})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_in_the_place_of_a_folder_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_bytes(b"mine")
+    with pytest.raises(BuildError, match="folder: expected to write"):
+        write_folder_if_absent(tmp_path / "folder", {"a": b"x"})
+    with pytest.raises(IntegrityError, match="plain file name"):
+        write_folder_if_absent(tmp_path / "other", {"../a": b"x"})
+    assert os.listdir(tmp_path) == ["folder"]
 
 
 def test_replace_writes_over_and_leaves_no_temporary_file(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """The block-wise reference against a cell-by-cell mask and against dense attention."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from sift_index.kernels import reference
 from sift_index.kernels.api import MaskLayout, SparsePlan, plan_density, sparse_attention
 from sift_index.kernels.plan import RowBlock, row_blocks
 from tests.kernels.naive import naive_mask, random_plan
@@ -22,6 +25,8 @@ LAYOUTS = {
     "page 8, kv heads": MaskLayout(2, 4, 2, 8),
     "page 128, no boundary": MaskLayout(2, 4, 4, 128, boundary=0, neighbour=False),
     "levels 2": MaskLayout(2, 4, 4, 16, levels=2),
+    "boundary 64": MaskLayout(2, 4, 4, 32, boundary=64),
+    "boundary 256": MaskLayout(2, 4, 2, 64, boundary=256),
 }
 
 
@@ -45,6 +50,27 @@ def test_equals_the_rules_cell_by_cell(segments, layout):
     for layer in range(layout.layers):
         expected = masked(q, k, v, naive_mask(plan, layer))
         torch.testing.assert_close(sparse_attention(q, k, v, plan, layer), expected)
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 16])
+def test_both_ways_to_compute_give_the_same(monkeypatch, blocks):
+    """GPUs run many blocks under a mask instead of gathering keys: shown equal here, on a CPU."""
+    monkeypatch.setattr(reference, "MASK_BLOCKS", blocks)
+    for number, (segments, layout) in enumerate(product(PROMPTS.values(), LAYOUTS.values())):
+        plan = random_plan(layout, segments, seed=number)
+        q, k, v = qkv(plan.length)
+        half = plan.length // 2
+        gathered = [
+            sparse_attention(q, k, v, plan, 0),
+            sparse_attention(q[:, half:], k, v, plan, 0, half),
+        ]
+        with monkeypatch.context() as patch:
+            patch.setattr(reference, "_by_gathering", reference._under_masks)
+            under_masks = [
+                sparse_attention(q, k, v, plan, 0),
+                sparse_attention(q[:, half:], k, v, plan, 0, half),
+            ]
+        torch.testing.assert_close(under_masks, gathered)
 
 
 @pytest.mark.parametrize("density", [0.0, 1.0])

@@ -105,7 +105,7 @@ def built(inline, corpus, index):
         (
             {"policy": replace(POLICY, ca_thresholds=(0.5,))},
             "build.policy.ca_thresholds",
-            ("[0.001]", "[0.5]"),
+            ("[0.003]", "[0.5]"),
         ),
         ({"prefix": "Other: "}, "build.prefix", ("Answer the question", "'Other: '")),
         ({"span_suffix": "\n\n"}, "build.span_suffix", (r"'\n'", r"'\n\n'")),

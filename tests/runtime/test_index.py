@@ -212,6 +212,24 @@ def test_the_writer_uses_the_texts_of_the_build(tmp_path):
     assert writer.query("q") == MODEL.tokenizer("\nQuestion: q\nAnswer:").input_ids
 
 
+# --- measured quality --------------------------------------------------------------------------
+
+
+def test_an_unmeasured_index_warns_once_an_open_and_is_not_refused(tmp_path):
+    path = write_index(tmp_path / "i", MODEL, LAYOUT, DOCUMENTS, quality=None)
+    with pytest.warns(SiftWarning, match="no measured quality.*sift-index tune.*eval") as caught:
+        index = SiftIndex.open(path, MODEL.model, MODEL.tokenizer, strict=True)
+        index.compose(prompt_of(index, SHORT))
+        index.check_model(MODEL.model, MODEL.tokenizer)
+    assert len(caught) == 1 and index.counters.warnings == 1
+    assert caught[0].filename == __file__
+
+
+def test_a_measured_index_has_nothing_to_warn_about(root, no_warnings):
+    index = SiftIndex.open(root, MODEL.model, MODEL.tokenizer)
+    assert index.counters.warnings == 0
+
+
 # --- layout, levels, versions ------------------------------------------------------------------
 
 

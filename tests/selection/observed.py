@@ -48,7 +48,10 @@ def pages(per_key: np.ndarray, size: int) -> np.ndarray:
 def ca_statistic(
     loaded: LoadedModel, policy: ProbePolicy, prefix: list[int], ids: Sequence[int]
 ) -> np.ndarray:
-    """Return [layers, heads, pages]: all windows of all probes, maximum over windows."""
+    """Return [layers, heads, pages]: all windows of all probes, maximum over windows.
+
+    Before head weights, and of every layer.
+    """
     model, start = loaded.model, len(prefix)
     texts = [file.read_text() for file in sorted(Path(policy.probe_source).glob("*.txt"))]
     encoded = [loaded.tokenizer(text, add_special_tokens=False).input_ids for text in texts]
@@ -74,7 +77,7 @@ def ca_statistic(
 def la_statistic(
     loaded: LoadedModel, policy: ProbePolicy, prefix: list[int], ids: Sequence[int]
 ) -> np.ndarray:
-    """Return [layers, heads, triangle]: the document's own windows of each tile row."""
+    """Return [layers, heads, triangle] of every layer: the document's own windows by tile row."""
     seen, start = observe(loaded.model, [*prefix, *ids]), len(prefix)
     return np.stack(
         [
@@ -88,9 +91,8 @@ def _la_layer(p: np.ndarray, policy: ProbePolicy) -> np.ndarray:
     found = []
     for r in range(0, p.shape[1], 128):
         rows = p[:, r : r + 128]
-        windows = [
-            rows[:, a : a + policy.window].mean(1) for a in range(0, rows.shape[1], policy.window)
-        ]
+        size = policy.la_window
+        windows = [rows[:, a : a + size].mean(1) for a in range(0, rows.shape[1], size)]
         best = np.max(windows, 0)
         for c in range(0, r + 128, 128):
             found.append(pages(best[:, c : c + 128], policy.page_size).max(-1))

@@ -1,0 +1,69 @@
+"""Writing a tuned policy: a YAML file that says how it was made and what was measured."""
+
+import os
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sift_index.errors import UsageError
+from sift_index.selection.policy import Policy, policy_values
+from sift_index.selection.quality import Quality
+
+COLUMNS = 96
+
+
+def require_writable(path: Path, force: bool = False) -> None:
+    """Raise UsageError when a policy file cannot be written at `path`; creates nothing.
+
+    An existing file is refused unless `force`.
+    """
+    if path.is_dir():
+        raise UsageError(f"expected a file to write the policy to, found the folder {path}")
+    if path.exists() and not force:
+        raise UsageError(
+            f"expected a new file for the policy, found {path}; give another --out, or --force "
+            "to replace it"
+        )
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as problem:
+        raise UsageError(f"{path} cannot be written: {problem}; give another --out") from problem
+
+
+def write_policy(
+    path: Path, policy: Policy, quality: Sequence[Quality], notes: Sequence[str]
+) -> None:
+    """Write a policy with its quality; `notes` are comments on top. A file there is replaced whole.
+
+    Raises UsageError when it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(policy_text(policy, quality, notes), encoding="utf-8")
+        part.replace(path)
+    except OSError as problem:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {problem}; give another --out") from problem
+
+
+def policy_text(policy: Policy, quality: Sequence[Quality], notes: Sequence[str]) -> str:
+    """Return the file: comments, the policy's fields, and a `quality` block of measurements."""
+    comments = [f"# {line}\n" for note in notes for line in textwrap.wrap(note, COLUMNS)]
+    values = {name: value for name, value in policy_values(policy).items() if value != []}
+    block = {"quality": [dict(entry) for entry in quality]}
+    # Flow style (None) for the innermost lists only: one list of numbers per layer of head weights.
+    return "".join([*comments, _yaml(values, None), _yaml(block, False)])
+
+
+def _yaml(values: dict[str, Any], flow: bool | None) -> str:
+    text: str = yaml.safe_dump(
+        values, sort_keys=False, allow_unicode=True, width=COLUMNS, default_flow_style=flow
+    )
+    return text
