@@ -6,8 +6,10 @@ to another project that transformers looks for.
 
 from sift_index.kernels.dense import causal_attention
 from sift_index.kernels.density import Cells, Density, plan_density
+from sift_index.kernels.device_plan import Chunk, DevicePlan, device_plan
+from sift_index.kernels.dispatch import attend
 from sift_index.kernels.plan import TILE, MaskLayout, SpanMask, SparsePlan
-from sift_index.kernels.reference import sparse_attention
+from sift_index.kernels.reference import sparse_attention, sparse_log_sum_exp
 from sift_index.kernels.rope import turn
 from sift_index.kernels.statistics import (
     local_scores,
@@ -19,16 +21,21 @@ from sift_index.kernels.statistics import (
 __all__ = [
     "TILE",
     "Cells",
+    "Chunk",
     "Density",
+    "DevicePlan",
     "MaskLayout",
     "SpanMask",
     "SparsePlan",
+    "attend",
     "causal_attention",
+    "device_plan",
     "local_scores",
     "nested_levels",
     "paper_statistics",
     "plan_density",
     "probe_scores",
     "sparse_attention",
+    "sparse_log_sum_exp",
     "turn",
 ]

@@ -1,0 +1,346 @@
+"""Sparse-prefill attention in portable Triton: any GPU Triton knows, a CPU under its interpreter.
+
+One program per tile of up to 128 rows and query head. It walks a prefix of the head's compacted
+key list, then the contiguous keys in front of its own rows, then those under the causal diagonal.
+Masks are needed only for the list's tail and for the diagonal. `reference` is its truth; import
+this module only where Triton is installed.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from sift_index.kernels import device_plan as columns
+from sift_index.kernels import triton_compaction
+from sift_index.kernels.device_plan import DevicePlan
+from sift_index.kernels.plan import TILE
+
+ROWS = tl.constexpr(TILE)
+BEGIN = tl.constexpr(columns.BEGIN)
+END = tl.constexpr(columns.END)
+OWN_START = tl.constexpr(columns.OWN_START)
+SLOT = tl.constexpr(columns.SLOT)
+TILE_ROW = tl.constexpr(columns.TILE_ROW)
+LA_BASE = tl.constexpr(columns.LA_BASE)
+LA_STRIDE = tl.constexpr(columns.LA_STRIDE)
+COLUMNS = tl.constexpr(columns.ROW_COLUMNS)
+LN2 = tl.constexpr(math.log(2))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _visit(  # type: ignore[no-untyped-def]
+    acc,  # float32 [ROWS, D], unnormalised output
+    top,  # float32 [ROWS], running maximum in base 2
+    total,  # float32 [ROWS], running sum of exp2(score - top)
+    q,  # [ROWS, D]
+    k,  # first key of the block
+    v,
+    k_stride,
+    v_stride,
+    row,  # int32 [ROWS]: rows, relative to the block's first key
+    stop,  # keys of the block that exist
+    scale,  # of scores, in base 2
+    MASKED: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Attend to one block of keys; MASKED applies causality and the block's end."""
+    key = tl.arange(0, BLOCK_N)
+    column = tl.arange(0, D)
+    k_at = k + key[:, None] * k_stride + column[None, :]
+    v_at = v + key[:, None] * v_stride + column[None, :]
+    if MASKED:
+        k_block = tl.load(k_at, mask=(key < stop)[:, None], other=0.0)
+        v_block = tl.load(v_at, mask=(key < stop)[:, None], other=0.0)
+    else:
+        k_block = tl.load(k_at)
+        v_block = tl.load(v_at)
+    scores = tl.dot(q, tl.trans(k_block), input_precision=PRECISION) * scale  # [ROWS, BLOCK_N]
+    if MASKED:
+        seen = (key < stop)[None, :] & (key[None, :] <= row[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
+    new_top = tl.maximum(top, tl.max(scores, 1))
+    shrink = tl.exp2(top - new_top)
+    weight = tl.exp2(scores - new_top[:, None])
+    total = total * shrink + tl.sum(weight, 1)
+    acc = acc * shrink[:, None]
+    acc += tl.dot(weight.to(v_block.dtype), v_block, input_precision=PRECISION)
+    return acc, new_top, total
+
+
+# Host integers that change with every prompt and chunk: specialised, each would compile anew.
+_VARYING = [
+    "first_tile",
+    "tiles",
+    "length",
+    "row_start",
+    "row_stop",
+    "mask_row",
+    "slots",
+    "capacity",
+    "level",
+]
+
+
+@triton.jit(do_not_specialize=_VARYING)  # type: ignore[untyped-decorator]
+def _attend_tile(  # type: ignore[no-untyped-def]
+    q,  # [heads, R, D]
+    k,  # [kv_heads, N, D]
+    v,
+    k_list,  # [mask_heads, capacity, D], contiguous
+    v_list,
+    out,  # [heads, R, D]
+    lse,  # float32 [heads, R], contiguous
+    row_tiles,  # int32 [T, 8]
+    counts,  # int32 [mask_heads, slots] of this layer, contiguous
+    bits,  # uint8, packed
+    first_tile,
+    tiles,  # T
+    length,  # rows behind it are dense
+    row_start,
+    row_stop,
+    mask_row,  # layer * mask_heads
+    slots,
+    capacity,
+    level,
+    scale,  # times log2(e)
+    q_head_stride,
+    q_row_stride,
+    k_head_stride,
+    k_row_stride,
+    v_head_stride,
+    v_row_stride,
+    out_head_stride,
+    out_row_stride,
+    heads_per_kv,
+    heads_per_mask,
+    LEVELS: tl.constexpr,
+    NEIGHBOUR: tl.constexpr,
+    WITH_LSE: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    # The last tiles see most keys: start them first.
+    tile = first_tile + tl.num_programs(0) - 1 - tl.program_id(0)
+    head = tl.program_id(1)
+    mask_head = head // heads_per_mask
+
+    # Rows behind the plan have no entry: they are cut from its end, and dense.
+    known = tile < tiles
+    entry = row_tiles + tile * COLUMNS
+    behind = length + (tile - tiles) * ROWS
+    begin = tl.load(entry + BEGIN, mask=known, other=0)
+    begin = tl.where(known, begin, behind)
+    end = tl.load(entry + END, mask=known, other=0)
+    end = tl.minimum(tl.where(known, end, behind + ROWS), row_stop)
+    own_start = tl.load(entry + OWN_START, mask=known, other=0)
+    slot = tl.load(entry + SLOT, mask=known, other=0)
+    tile_row = tl.load(entry + TILE_ROW, mask=known, other=0)
+    la_base = tl.load(entry + LA_BASE, mask=known, other=-1)
+    la_stride = tl.load(entry + LA_STRIDE, mask=known, other=0)
+
+    row = begin + tl.arange(0, ROWS)
+    column = tl.arange(0, D)
+    wanted = (row >= row_start) & (row < end)
+    local = (row - row_start).to(tl.int64)[:, None]
+    q_at = q + head.to(tl.int64) * q_head_stride + local * q_row_stride + column[None, :]
+    q_rows = tl.load(q_at, mask=wanted[:, None], other=0.0)
+
+    acc = tl.zeros((ROWS, D), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    top = tl.full((ROWS,), float("-inf"), tl.float32)
+
+    # The list's prefix: whole blocks, then the tail under a mask that is causal for no row.
+    count = tl.load(counts + mask_head * slots + slot)
+    list_at = mask_head.to(tl.int64) * capacity * D
+    for block in range(count // BLOCK_N):
+        at = list_at + block * (BLOCK_N * D)
+        acc, top, total = _visit(
+            acc, top, total, q_rows, k_list + at, v_list + at, D, D, row, BLOCK_N, scale,
+            False, D, BLOCK_N, PRECISION,
+        )  # fmt: skip
+    tail = count % BLOCK_N
+    if tail > 0:
+        at = list_at + (count - tail) * D
+        everywhere = tl.full((ROWS,), BLOCK_N, tl.int32)
+        acc, top, total = _visit(
+            acc, top, total, q_rows, k_list + at, v_list + at, D, D, everywhere, tail, scale,
+            True, D, BLOCK_N, PRECISION,
+        )  # fmt: skip
+
+    kv_head = (head // heads_per_kv).to(tl.int64)
+    k_own = k + kv_head * k_head_stride
+    v_own = v + kv_head * v_head_stride
+    # Own keys in front of the rows: whole blocks, those of LA tiles that are off left out.
+    whole = (begin - own_start) // BLOCK_N
+    packed = bits + la_base + (mask_row + mask_head).to(tl.int64) * la_stride
+    triangle = tile_row * (tile_row + 1) // 2
+    for block in range(whole):
+        key = own_start + block * BLOCK_N
+        tile_column = block * BLOCK_N // ROWS
+        on = la_base < 0
+        if NEIGHBOUR:
+            on = on | (tile_column + 1 == tile_row)
+        bit = (triangle + tile_column) * LEVELS
+        value = tl.load(packed + bit // 8, mask=la_base >= 0, other=0).to(tl.int32)
+        value = (value >> (8 - LEVELS - bit % 8)) & ((1 << LEVELS) - 1)
+        on = on | (value >= level)
+        if on:
+            acc, top, total = _visit(
+                acc, top, total, q_rows,
+                k_own + key.to(tl.int64) * k_row_stride, v_own + key.to(tl.int64) * v_row_stride,
+                k_row_stride, v_row_stride, row, BLOCK_N, scale,
+                False, D, BLOCK_N, PRECISION,
+            )  # fmt: skip
+    # The rest, up to the last row's own key, under the causal mask.
+    rest = own_start + whole * BLOCK_N
+    for block in range(tl.cdiv(end - rest, BLOCK_N)):
+        key = rest + block * BLOCK_N
+        acc, top, total = _visit(
+            acc, top, total, q_rows,
+            k_own + key.to(tl.int64) * k_row_stride, v_own + key.to(tl.int64) * v_row_stride,
+            k_row_stride, v_row_stride, row - key, end - key, scale,
+            True, D, BLOCK_N, PRECISION,
+        )  # fmt: skip
+
+    out_at = out + head.to(tl.int64) * out_head_stride + local * out_row_stride + column[None, :]
+    tl.store(out_at, (acc / total[:, None]).to(out.dtype.element_ty), mask=wanted[:, None])
+    if WITH_LSE:
+        lse_at = lse + head.to(tl.int64) * (row_stop - row_start) + (row - row_start)
+        tl.store(lse_at, (top + tl.log2(total)) * LN2, mask=wanted)
+
+
+def sparse_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    plan: DevicePlan,
+    layer: int,
+    row_start: int = 0,
+    scale: float | None = None,
+    with_lse: bool = False,
+    block_n: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend as `reference.sparse_attention` does; also return the log-sum-exp if wanted.
+
+    q: [heads, R, D]; k, v: [kv_heads, row_start + R, D], float16, bfloat16 or float32, contiguous
+    along D, a power of two from 16. Returns [heads, R, D] and natural log-sum-exp, float32
+    [heads, R] ([0] where not wanted). Launches two kernels and waits for neither. Arguments are
+    checked by `dispatch.attend`.
+    """
+    chunk, layout = plan.chunk(row_start, row_start + q.shape[1]), plan.layout
+    lists = triton_compaction.compact(
+        k[:, : chunk.list_stop],
+        v[:, : chunk.list_stop],
+        plan.page_start[: chunk.pages],
+        plan.page_length[: chunk.pages],
+        plan.offsets[layer, :, : chunk.pages + 1],
+        chunk.list_stop,
+        layout.page_size,
+    )
+    return attend_to_lists(
+        q,
+        k,
+        v,
+        *lists,
+        plan.row_tiles,
+        plan.counts[layer],
+        plan.bits,
+        first_tile=chunk.first_tile,
+        tiles=chunk.tiles,
+        length=plan.length,
+        row_start=row_start,
+        layer=layer,
+        level=plan.level,
+        levels=layout.levels,
+        neighbour=layout.neighbour,
+        scale=q.shape[2] ** -0.5 if scale is None else scale,
+        with_lse=with_lse,
+        block_n=block_n,
+    )
+
+
+def attend_to_lists(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_list: torch.Tensor,
+    v_list: torch.Tensor,
+    row_tiles: torch.Tensor,
+    counts: torch.Tensor,
+    bits: torch.Tensor,
+    *,
+    first_tile: int,
+    tiles: int,
+    length: int,
+    row_start: int,
+    layer: int,
+    level: int,
+    levels: int,
+    neighbour: bool,
+    scale: float,
+    with_lse: bool,
+    block_n: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend to compacted lists [mask_heads, capacity, D] and to the rows' own keys.
+
+    counts: int32 [mask_heads, slots] of one layer. `first_tile` and `tiles` as in `Chunk`, the
+    other names as in `DevicePlan` and its layout. Returns as `sparse_attention`.
+    """
+    heads, rows, dim = q.shape
+    mask_heads, slots = counts.shape
+    out = q.new_empty(heads, rows, dim)
+    lse = q.new_empty((heads, rows) if with_lse else (0,), dtype=torch.float32)
+    if not rows:
+        return out, lse
+    _attend_tile[(tiles, heads)](
+        q,
+        k,
+        v,
+        k_list,
+        v_list,
+        out,
+        lse,
+        row_tiles,
+        counts,
+        bits,
+        first_tile,
+        row_tiles.shape[0],
+        length,
+        row_start,
+        row_start + rows,
+        layer * mask_heads,
+        slots,
+        k_list.shape[1],
+        level,
+        scale * math.log2(math.e),
+        *(stride for x in (q, k, v, out) for stride in (x.stride(0), x.stride(1))),
+        heads // k.shape[0],
+        heads // mask_heads,
+        LEVELS=levels,
+        NEIGHBOUR=neighbour,
+        WITH_LSE=with_lse,
+        D=dim,
+        BLOCK_N=block_n or _keys_per_block(q),
+        PRECISION="ieee",
+        num_warps=8,
+        num_stages=2,
+    )
+    return out, lse
+
+
+def _keys_per_block(q: torch.Tensor) -> int:
+    """Return how many keys a block holds: q's tile and two stages of K and V must fit."""
+    if q.device.type == "cpu":
+        return TILE
+    properties = torch.cuda.get_device_properties(q.device)
+    # What a kernel may ask for beyond the default, where the platform knows the difference.
+    default = properties.shared_memory_per_block
+    shared = int(getattr(properties, "shared_memory_per_block_optin", default))
+    row = q.shape[2] * q.element_size()
+    fitting = (n for n in (128, 64, 32) if (TILE + 4 * n) * row <= shared)
+    return next(fitting, 16)
