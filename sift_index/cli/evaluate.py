@@ -120,18 +120,31 @@ def evaluate(
       sift-index eval corpus.sift --questions qa.jsonl --scores 1.jsonl --shard 1/4
       sift-index eval corpus.sift --questions qa.jsonl --serve-prefix "You are a careful editor."
     """
-    from sift_index.evaluation.ledger import Ledger
     from sift_index.evaluation.plots import require_plots
     from sift_index.evaluation.results import read_results
     from sift_index.evaluation.run import EvalOptions
     from sift_index.models.quiet import quiet_transformers
 
     quiet_transformers()
+    names = [method.strip() for method in methods.split(",") if method.strip()]
     # An hour of evaluation must not end in a path that cannot be used.
     if results:
         read_results(results)
     if plot:
         require_plots(plot)
+    if scored_only and not scores:
+        raise UsageError(
+            "expected --scores with --scored-only, found none; name the file to report"
+        )
+    if serve_prefix is not None and not serve_prefix.strip():
+        raise UsageError(
+            "expected a --serve-prefix with text, found none: the first document would hold the "
+            "prompt's attention sink and stay dense"
+        )
+    if not 0 < alpha < 1:
+        raise UsageError(f"expected --alpha as a probability between 0 and 1, found {alpha}")
+    if plot and report == "quality" and set(names) <= {"dense"}:
+        raise UsageError("expected a sparse method to plot, found dense alone; name another")
     if serve_prefix is not None and report == "invariance":
         raise UsageError(
             "expected --serve-prefix with --report quality, found invariance, which compares "
@@ -142,7 +155,6 @@ def evaluate(
             "expected --results and --scores with --report quality, found invariance, which "
             "writes neither; take --output json"
         )
-    names = [method.strip() for method in methods.split(",") if method.strip()]
     setting = _setting(index, model, policy, strict, dtype, device)
     setting = replace(setting, serve_prefix=serve_prefix)
     asked = _chosen(setting, questions, corpus, limit, (min_tokens, max_tokens))
@@ -151,9 +163,9 @@ def evaluate(
         _invariance(setting, asked, alpha, plot, output)
         return
     measure = EvalOptions(generate, recall)
-    ledger = Ledger.open(scores, _described(setting, names, measure)) if scores else Ledger()
+    ledger = _ledger(scores, setting, names, measure, append=not scored_only)
     if scored_only:
-        asked = _scored(asked, ledger, names)
+        asked = _scored(setting, asked, ledger, names)
     _quality(setting, asked, names, measure, ledger, plot, results, output)
 
 
@@ -223,32 +235,55 @@ def _shard(asked: list["Question"], shard: str | None) -> list["Question"]:
     return asked[int(number) - 1 :: int(count)]
 
 
-def _scored(asked: list["Question"], ledger: "Ledger", names: list[str]) -> list["Question"]:
-    from sift_index.evaluation.methods.registry import label
+def _ledger(
+    scores: Path | None,
+    setting: "Setting",
+    names: list[str],
+    measure: "EvalOptions",
+    append: bool,
+) -> "Ledger":
+    from sift_index.evaluation.ledger import Ledger
+    from sift_index.evaluation.methods.registry import policy_digests
 
-    wanted = dict.fromkeys(map(label, names))
-    found = [question for question in asked if ledger.get(question, wanted)]
+    policies = policy_digests(names, setting)
+    if scores is None:
+        return Ledger(policies=policies)
+    return Ledger.open(scores, _described(setting, measure), policies, append)
+
+
+def _described(setting: "Setting", measure: "EvalOptions") -> str:
+    """Say what all scores depend on beside questions and policies: like is joined with like."""
+    from sift_index.models.digests import weights_digest
+
+    loaded = setting.loaded
+    weights = weights_digest(loaded.model)[:8]
+    parts = [f"{loaded.name} {weights}", str(loaded.model.dtype).removeprefix("torch.")]
+    if setting.index is not None:
+        version = setting.index.reader.manifest.version
+        parts.append(f"index {setting.index.fingerprint.build_digest[:8]} version {version}")
+    if setting.serve_prefix is not None:
+        parts.append(f"serve prefix {setting.serve_prefix!r}")
+    return ", ".join([*parts, *(name for name, on in vars(measure).items() if on)])
+
+
+def _scored(
+    setting: "Setting", asked: list["Question"], ledger: "Ledger", names: list[str]
+) -> list["Question"]:
+    from sift_index.evaluation.methods.registry import label
+    from sift_index.evaluation.run import prompt_digest
+
+    methods = [label(name) for name in names]
+    found = [
+        question
+        for question in asked
+        if ledger.get(
+            question.dataset, question.id, prompt_digest(setting.writer, question), methods
+        )
+    ]
     click.echo(f"{len(asked) - len(found)} questions left out: not scored", err=True)
     if not found:
         raise UsageError("expected scores of these questions and methods in --scores, found none")
     return found
-
-
-def _described(setting: "Setting", names: list[str], measure: "EvalOptions") -> str:
-    """Say what scores depend on beside the question: only like is joined with like."""
-    from sift_index.evaluation.methods.registry import policies_of
-    from sift_index.formats.canonical import digest
-
-    loaded = setting.loaded
-    parts = [loaded.name, str(loaded.model.dtype).removeprefix("torch.")]
-    if setting.index is not None:
-        parts.append(f"index {setting.index.fingerprint.build_digest}")
-    # Names of policies stay when somebody edits their files.
-    policies = policies_of(names, setting)
-    parts += [f"policy {name} {digest(values)[:8]}" for name, values in policies.items()]
-    if setting.serve_prefix is not None:
-        parts.append(f"serve prefix {setting.serve_prefix!r}")
-    return ", ".join([*parts, *(name for name, on in vars(measure).items() if on)])
 
 
 def _quality(

@@ -41,7 +41,13 @@ LOG_SECONDS = 30
 @click.option(
     "--min-top1", type=float, help=f"Lowest mean top-1.  [default: {MIN_TOP1}, see above]"
 )
-@click.option("--prompts", type=int, default=12, show_default=True, help="Prompts to tune on.")
+@click.option(
+    "--prompts",
+    type=click.IntRange(max=10_000),
+    default=12,
+    show_default=True,
+    help="Prompts to tune on.",
+)
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Longest prompt.  [default: 6000]")
 @click.option("--policy", default="probe", show_default=True, help="What to start from.")
 @click.option(

@@ -1,6 +1,7 @@
 """Plots of an evaluation: how far each method moves from dense attention, and what it visits."""
 
 import math
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ def require_plots(path: Path) -> None:
     new_figure()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
     except OSError as problem:
         raise UsageError(f"{path} cannot be written: {problem}; give another path") from problem
     if path.is_dir():

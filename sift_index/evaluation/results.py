@@ -1,9 +1,11 @@
 """Results files: one JSON per benchmark, rows replaced by (case, metric), everything else kept."""
 
 import json
+import os
 import platform
 import re
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -55,14 +57,23 @@ def _program() -> str:
 
 
 def merge_results(path: Path, bench: str, rows: list[ResultRow]) -> None:
-    """Replace a file's rows of the same (case, metric), keep the others; UsageError if foreign."""
+    """Replace a file's rows of the same (case, metric), keep the others; the file changes whole.
+
+    Raises UsageError for a file of anything else, or a place that cannot be written.
+    """
     new = {(row.case, row.metric): asdict(row) for row in rows}
     new = {**read_results(path), **new}
-    path.parent.mkdir(parents=True, exist_ok=True)
     # A line a row, so that a change of one number is a change of one line.
-    rows_text = ",\n".join(json.dumps(new[key], ensure_ascii=False) for key in sorted(new))
-    text = f'{{"bench": {json.dumps(bench)}, "rows": [\n{rows_text}\n]}}\n'
-    path.write_text(text, encoding="utf-8")
+    lines = ",\n".join(json.dumps(new[key], ensure_ascii=False) for key in sorted(new))
+    text = f'{{"bench": {json.dumps(bench)}, "rows": [\n{lines}\n]}}\n'
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as problem:
+        part.unlink(missing_ok=True)
+        raise _unwritable(path, problem) from problem
 
 
 def read_results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -75,7 +86,10 @@ def read_results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {(row["case"], row["metric"]): row for row in found["rows"]}
+        rows = {(row["case"], row["metric"]): row for row in found["rows"]}
+        if not all(type(name) is str for key in rows for name in key):
+            raise TypeError("a row's case or metric is no text")
+        return rows
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise UsageError(f"{path} is no results file: {problem}; give another path") from problem
 
@@ -83,8 +97,14 @@ def read_results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
 def _writable(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
     except OSError as problem:
-        raise UsageError(f"{path} cannot be written: {problem}; give another path") from problem
+        raise _unwritable(path, problem) from problem
+
+
+def _unwritable(path: Path, problem: OSError) -> UsageError:
+    return UsageError(f"{path} cannot be written: {problem}; give another path")
 
 
 def device_name(device: torch.device) -> str:

@@ -17,10 +17,12 @@ from sift_index.evaluation.answers import score_answer
 from sift_index.evaluation.forcing import PrefilledPrompt, prefilled
 from sift_index.evaluation.ledger import Ledger, Scored
 from sift_index.evaluation.methods.registry import Setting, make_methods
-from sift_index.evaluation.methods.treatment import Dense, Method, Treatment
+from sift_index.evaluation.methods.treatment import Dense, Method, Treatment, spans_of
 from sift_index.evaluation.metrics import PromptScore, answer_nll, divergence
 from sift_index.evaluation.questions import Question
 from sift_index.evaluation.recall import MassObserver, Recall
+from sift_index.formats.canonical import digest
+from sift_index.formats.identity import document_key
 from sift_index.kernels.api import SparsePlan
 from sift_index.models.loading import LoadedModel
 from sift_index.prompts import PromptWriter, Segment
@@ -76,12 +78,13 @@ class EvalReport:
 
 @dataclass(frozen=True)
 class _Case:
-    """One question as token ids, and the gold answer's tokens."""
+    """One question as token ids, the gold answer's tokens, and a digest of all of it."""
 
     question: Question
     prompt: Sequence[Segment]
     ids: torch.Tensor
     gold: list[int]
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,11 @@ def evaluate(
     runner = _Runner(setting, options)
     report = EvalReport(tuple(chosen))
     for number, case in enumerate(cases, 1):
-        scored = ledger.get(case.question, chosen)
+        scored = ledger.get(case.question.dataset, case.question.id, case.digest, chosen)
         if scored is None:
             scored = runner.score(case, chosen)
+            policies = {name: ledger.policies[name] for name in chosen if name in ledger.policies}
+            scored = replace(scored, policies=policies)
             ledger.add(scored)
         report.asked.append(scored)
         progress(number)
@@ -141,8 +146,17 @@ class _Runner:
             name: _with_recall(self._score(case, treatment, dense), recalls.get(name))
             for name, treatment in treatments.items()
         }
-        about = (case.question.id, case.question.dataset, case.question.source)
-        return Scored(*about, case.ids.shape[1], scores, *self._found(treatments))
+        hits, misses = self._found(treatments)
+        return Scored(
+            id=case.question.id,
+            dataset=case.question.dataset,
+            source=case.question.source,
+            prompt=case.digest,
+            tokens=case.ids.shape[1],
+            scores=scores,
+            hits=hits,
+            misses=misses,
+        )
 
     def _found(self, treatments: Mapping[str, Treatment]) -> tuple[int, int]:
         """Return hits and misses of the index; its levels all find the same documents."""
@@ -209,7 +223,8 @@ def _case(setting: Setting, question: Question) -> _Case:
     writer, loaded = setting.writer, setting.loaded
     prompt = writer.prompt(question.documents, question.question)
     ids = torch.tensor([_flat(prompt)], device=loaded.device)
-    case = _Case(question, prompt, ids, _answer_ids(writer, question))
+    gold = _answer_ids(writer, question)
+    case = _Case(question, prompt, ids, gold, _digest(prompt, question))
     _check_length(case, loaded)
     return case
 
@@ -217,6 +232,17 @@ def _case(setting: Setting, question: Question) -> _Case:
 def prompt_tokens(writer: PromptWriter, question: Question) -> int:
     """Return the length of a question's prompt in tokens."""
     return len(_flat(writer.prompt(question.documents, question.question)))
+
+
+def prompt_digest(writer: PromptWriter, question: Question) -> str:
+    """Return the hex digest of what a question's scores depend on: prompt tokens and answers."""
+    return _digest(writer.prompt(question.documents, question.question), question)
+
+
+def _digest(prompt: Sequence[Segment], question: Question) -> str:
+    places = [[start, stop] for start, stop in spans_of(prompt)]
+    ids = document_key(_flat(prompt)).hex()
+    return digest([ids, places, list(question.answers), question.metric, question.answer_tokens])
 
 
 def _flat(prompt: Iterable[Segment]) -> list[Any]:

@@ -230,6 +230,6 @@ def _weights(name: str, values: object) -> None:
     right = all(type(number) is float and 0 <= number < float("inf") for number in numbers)
     if not right or any(not row or len(row) != len(table[0]) for row in table):
         raise UsageError(
-            f"expected {name} as a list per layer of one number from 0 per head, as `sift-index "
-            f"tune` writes it, found {str(values)[:60]}"
+            f"expected {name} as a list per layer of one decimal number from 0 per head (1.0, not "
+            f"1), as `sift-index tune` writes it, found {str(values)[:60]}"
         )

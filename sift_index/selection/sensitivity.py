@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from sift_index.adapters.hf_attention import attention_handler
+from sift_index.errors import UsageError
 from sift_index.models.loading import LoadedModel
 from sift_index.prompts import Segment
 
@@ -24,12 +25,18 @@ SMALLEST = 1e-4
 def head_weights(
     loaded: LoadedModel, prompts: Sequence[Sequence[Segment]], answers: Sequence[Sequence[int]]
 ) -> tuple[tuple[float, ...], ...]:
-    """Return weights [layers][heads] with a geometric mean of 1.
+    """Return weights [layers][heads] with a geometric mean of 1 over all layers but the last.
 
     prompts: segments, of which those that are not glue are documents; answers: token ids behind
     each prompt, usually the model's own greedy answer. One forward and one backward pass each,
-    with all activations of a prompt in memory. Weights have three significant digits.
+    with all activations of a prompt in memory. Weights have three significant digits. Raises
+    UsageError without prompts, or for one without a document.
     """
+    if not prompts or any(all(segment.glue for segment in prompt) for prompt in prompts):
+        raise UsageError(
+            f"expected prompts with documents to weigh heads on, found {len(prompts)} prompts, "
+            "one of them without a document or none at all; give prompts with documents"
+        )
     squares = torch.zeros(loaded.geometry.layers, loaded.geometry.heads)
     norms = torch.zeros_like(squares)
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -41,8 +48,13 @@ def head_weights(
 
 
 def _normalised(weights: torch.Tensor) -> tuple[tuple[float, ...], ...]:
+    """Scale [layers, heads] to a geometric mean of 1 over all layers but the last.
+
+    In the last layer document rows have no gradient at all, whatever the model.
+    """
     weights = weights.clamp(min=SMALLEST * float(weights.max()))
-    weights = weights / weights.log().mean().exp()
+    rest = weights[:-1] if len(weights) > 1 else weights
+    weights = weights / rest.log().mean().exp()
     return tuple(tuple(float(f"{weight:.3g}") for weight in layer) for layer in weights.tolist())
 
 

@@ -10,6 +10,7 @@ import torch
 from sift_index.errors import ModelError, UsageError
 from sift_index.evaluation.methods.registry import Setting
 from sift_index.models.loading import LoadedModel, model_label
+from sift_index.selection.extractor import Extractor
 from sift_index.selection.policy import Policy, ProbePolicy
 from sift_index.selection.quality import Quality
 from sift_index.selection.sensitivity import head_weights
@@ -62,6 +63,9 @@ def tune(
     told the stage, and how much of it is done. Raises ModelError when memory runs out.
     """
     loaded = setting.loaded
+    if weigh_heads:
+        policy = replace(policy, head_weights=())
+    Extractor(loaded, policy, setting.prefix)  # hours must not end in a policy that cannot be used
     references = []
     for number, prompt in enumerate(prompts, 1):
         references.append(dense_reference(loaded, prompt))

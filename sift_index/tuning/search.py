@@ -31,7 +31,9 @@ class Target:
         if self.max_kl is not None and not 0 < self.max_kl < math.inf:
             raise UsageError(f"expected max_kl as nats above 0, found {self.max_kl}")
         if self.min_top1 is not None and not 0 < self.min_top1 <= 1:
-            raise UsageError(f"expected min_top1 as a share above 0, found {self.min_top1}")
+            raise UsageError(
+                f"expected min_top1 as a share above 0 and up to 1, found {self.min_top1}"
+            )
 
     def __str__(self) -> str:
         """Return the bounds that are given, for people."""

@@ -78,17 +78,55 @@ def test_what_is_scored_is_reported_without_running_the_rest(call, tmp_path):
     assert scores.read_bytes() == before
 
 
-def test_an_edited_policy_is_another_setting(call, folder, tmp_path):
+def test_an_edited_policy_runs_again(call, folder, tmp_path):
     scores = tmp_path / "scores"
-    assert call("--scores", scores).exit_code == 0
+    before = json.loads(call("--scores", scores).stdout)["methods"]
     old = (folder / "mine.yaml").read_text()
     try:
-        (folder / "mine.yaml").write_text(old.replace("0.01", "0.02"))
-        result = call("--scores", scores)
+        (folder / "mine.yaml").write_text(old.replace("0.01", "0.2"))
+        after = json.loads(call("--scores", scores).stdout)["methods"]
     finally:
         (folder / "mine.yaml").write_text(old)
+    assert after["policy:mine"]["ca_density"] != before["policy:mine"]["ca_density"]
+    assert after["no-cross"] == before["no-cross"]
+
+
+def test_an_edited_question_runs_again(call, folder, tmp_path):
+    scores = tmp_path / "scores"
+    first = json.loads(call("--scores", scores).stdout)
+    old = (folder / "mills.jsonl").read_text()
+    try:
+        (folder / "mills.jsonl").write_text(old.replace("Which 1?", "Which mill was the first?"))
+        again = json.loads(call("--scores", scores).stdout)
+    finally:
+        (folder / "mills.jsonl").write_text(old)
+    changed = [a != b for a, b in zip(first["questions"], again["questions"], strict=True)]
+    assert changed == [False, True, False]
+
+
+def test_fewer_methods_go_on_with_the_same_scores(call, tmp_path):
+    scores = tmp_path / "scores"
+    assert call("--scores", scores).exit_code == 0
+    before = scores.read_bytes()
+    result = call("--scores", scores, "--methods", "dense,no-cross")
+    assert result.exit_code == 0, result.output
+    assert scores.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--scored-only"], "expected --scores with --scored-only"),
+        (["--serve-prefix", " "], "expected a --serve-prefix with text"),
+        (["--alpha", "nan"], "expected --alpha as a probability"),
+        (["--methods", "dense", "--plot", "x.png"], "expected a sparse method to plot"),
+        (["--results", "/proc/results.json"], "cannot be written"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_before_anything_runs(call, options, message):
+    result = call(*options)
     assert result.exit_code == 2
-    assert "give another file for another setting" in result.output
+    assert message in result.output
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])

@@ -162,8 +162,9 @@ def test_probe_texts_of_the_corpus_are_those_of_the_build(
     assert isinstance(policy, ProbePolicy) and policy.probe_source == "corpus"
     building = ["build", corpus, "--model", tiny_model_dir, "--index", index, "--policy", out]
     assert call(*building).exit_code == 0
-    tuned, built = banks
-    assert tuned == built == probe_texts(str(index / "probes"))
+    *tuned, built = banks
+    assert tuned and all(texts == built for texts in tuned)
+    assert built == probe_texts(str(index / "probes"))
 
 
 def test_an_existing_file_is_refused_before_the_model_is_loaded(corpus, base, tmp_path):

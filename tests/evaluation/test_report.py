@@ -39,9 +39,11 @@ def report_of(methods, hits: int = 0) -> EvalReport:
         Scored(
             str(n),
             *PLACES[n],
-            tokens,
-            {name: scores[n] for name, scores in methods.items()},
-            *((hits, int(n == 1)) if hits else ()),
+            prompt=f"digest {n}",
+            tokens=tokens,
+            scores={name: scores[n] for name, scores in methods.items()},
+            hits=hits,
+            misses=int(n == 1) if hits else 0,
         )
         for n, tokens in enumerate((100, 200, 3000))
     ]
@@ -182,6 +184,8 @@ def test_values_hold_methods_parts_and_every_score():
         "id": "1",
         "dataset": "hops",
         "source": "news",
+        "prompt": "digest 1",
+        "policies": {},
         "tokens": 200,
         "hits": 2,
         "misses": 1,

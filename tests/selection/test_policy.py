@@ -106,7 +106,9 @@ def as_tuples(value: Any) -> Any:
 
 def test_a_wrong_number_far_into_a_table_is_refused_in_a_short_message():
     table = [[1.0] * 40] * 30 + [[1.0] * 39 + [-1.0]]
-    with pytest.raises(UsageError, match="a list per layer of one number from 0 per") as caught:
+    with pytest.raises(
+        UsageError, match="a list per layer of one decimal number from 0 per"
+    ) as caught:
         policy_from({"rule": "probe", "head_weights": table})
     assert len(str(caught.value)) < 250
     table[-1] = table[0]

@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sift_index.errors import UsageError
 from sift_index.evaluation.methods.masks import OnTheSpot, extracted, indexed, no_cross
 from sift_index.evaluation.methods.oracle import oracle
 from sift_index.evaluation.methods.reuse import cacheblend, epic, kv_reuse
 from sift_index.evaluation.methods.treatment import Dense, Method
+from sift_index.formats.canonical import digest
 from sift_index.models.loading import LoadedModel
 from sift_index.prompts import PromptWriter
 from sift_index.runtime.index import SiftIndex
-from sift_index.selection.policy import ProbePolicy, load_policy, policy_values
+from sift_index.selection.policy import Policy, ProbePolicy, load_policy, policy_values
+from sift_index.selection.probes import probe_digest
 
 KNOWN = (
     "dense, sift[:LEVEL], policy:NAME_OR_FILE[@LEVEL], paper, paper-fixed, no-cross, kv-reuse, "
@@ -84,17 +85,27 @@ def make_methods(names: Sequence[str], setting: Setting) -> dict[str, Method]:
     return {label: _make(name, setting) for label, name in named.items()}
 
 
-def policies_of(names: Sequence[str], setting: Setting) -> dict[str, dict[str, Any]]:
-    """Return the values of every policy that methods stand for, by the label of its file."""
-    found: dict[str, dict[str, Any]] = {}
+def policy_digests(names: Sequence[str], setting: Setting) -> dict[str, str]:
+    """Return the digest of the policy behind each method that has one, by the method's label.
+
+    Numbers and probe texts count: a file keeps its name when somebody edits it.
+    """
+    found = {}
     for name in names:
         kind, _, argument = name.partition(":")
-        file = argument.partition("@")[0] if kind in ("policy", "oracle") else ""
-        if kind == "oracle" or (kind == "sift" and setting.index is None):
-            file = file or setting.policy
+        file = {"policy": _split_level(argument)[0], "oracle": argument or setting.policy}.get(kind)
+        if kind == "sift" and setting.index is None:
+            file = setting.policy
         if file:
-            found[Path(file).stem] = policy_values(load_policy(file))
+            found[label(name)] = _policy_digest(load_policy(file))
     return found
+
+
+def _policy_digest(policy: Policy) -> str:
+    values = policy_values(policy)
+    if isinstance(policy, ProbePolicy):
+        values["probe_source"] = probe_digest(policy)
+    return digest(values)
 
 
 def label(name: str) -> str:
@@ -130,10 +141,15 @@ def _sift(setting: Setting, level: str) -> Method:
 
 
 def _policy(setting: Setting, argument: str) -> Method:
+    return _at_level(setting, *_split_level(argument))
+
+
+def _split_level(argument: str) -> tuple[str, str]:
+    """Return a policy's name or file, and the level behind an @, which names may hold as well."""
     name, at, level = argument.rpartition("@")
-    if not at or "/" in level:  # a folder's name may hold the sign as well
-        name, level = argument, ""
-    return _at_level(setting, name, level)
+    if not at or "/" in level or Path(argument).is_file():
+        return argument, ""
+    return name, level
 
 
 def _at_level(setting: Setting, policy: str, level: str) -> Method:
