@@ -48,7 +48,8 @@ METHODS = "dense,sift,paper,no-cross"
     type=click.Choice(["quality", "invariance"]),
     default="quality",
     show_default=True,
-    help="invariance: the paper's two claims, layer by layer, on this model.",
+    help="invariance: by layer, whether a document attends to the same places alone and behind "
+    "others (claim 1), and whether it alone tells what later documents attend to in it (claim 2).",
 )
 @click.option(
     "--alpha",
@@ -215,7 +216,8 @@ def _chosen(
         asked, left_out = select_questions(
             asked, lambda question: prompt_tokens(setting.writer, question), least or 1, top
         )
-        click.echo(f"{left_out} questions left out: not {least or 1} to {top} tokens", err=True)
+        if left_out:
+            click.echo(f"{left_out} questions left out: not {least or 1} to {top} tokens", err=True)
         if not asked:
             raise UsageError("no question has a prompt of the wanted length; widen the bounds")
     if limit is None:

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sift_index.errors import (
@@ -76,7 +77,7 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     for number, column in enumerate(columns):
         built.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
-        built.add_row(*row)
+        built.add_row(*map(escape, row))  # [gpu] is a name here, not markup
     return built
 
 

@@ -29,7 +29,7 @@ def inspect(index: Path, number: int | None, document: str | None, output: str) 
     """
     reader = IndexReader.open(index, version=number)
     values = describe(reader) if document is None else describe_document(reader, document)
-    emit(values, lambda console: _print(console, values), output)
+    emit(values, lambda console: show_values(console, values), output)
 
 
 def describe(reader: IndexReader) -> dict[str, Any]:
@@ -83,7 +83,8 @@ def _piece(reader: IndexReader, key: bytes) -> dict[str, Any]:
     }
 
 
-def _print(console: Console, values: dict[str, Any]) -> None:
+def show_values(console: Console, values: dict[str, Any]) -> None:
+    """Print the values of an index for people."""
     for name, value in values.items():
         if name == "quality":
             console.print(f"quality: {quality_line(value)}", markup=False)
@@ -99,5 +100,12 @@ def _print(console: Console, values: dict[str, Any]) -> None:
 
 def _flat(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}={entry}" for name, entry in value.items())
+        return ", ".join(f"{name}={_short(entry)}" for name, entry in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _short(value: Any) -> Any:
+    """Return a value, or of a table of numbers only its size."""
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return f"{len(value)} x {len(value[0])} numbers"
+    return value

@@ -69,7 +69,7 @@ def _columns(kind: str) -> list[str]:
 
 def _row(point: TunePoint, threshold: float) -> list[str]:
     shares = [f"{share:.3f}" for share in (point.ca_density, point.density)]
-    close = [_interval(point.kl, 4), _interval(point.top1, 2)]
+    close = [_interval(point.kl, 4), _interval(point.top1, 3)]
     return [f"{threshold:g}", *shares, *close, "yes" if point.meets else "no"]
 
 

@@ -1,5 +1,6 @@
 """The command line as a user runs it: output, JSON, errors and exit codes."""
 
+import io
 import json
 import shutil
 import warnings
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
+from sift_index.cli.inspect import show_values
 from sift_index.cli.main import cli
 
 COMMANDS = ("build", "inspect", "verify", "eval", "tune", "demo", "doctor", "models")
@@ -244,3 +247,10 @@ def test_an_index_path_that_is_a_file_is_refused(built, tiny_model_dir, tmp_path
     result = call("build", built[0], "--model", tiny_model_dir, "--index", tmp_path / "index")
     assert result.exit_code == 2
     assert (tmp_path / "index").read_text() == "mine"
+
+
+def test_inspect_shows_tables_of_numbers_by_their_size():
+    values = {"policy": {"head_weights": [[1.0, 2.0, 3.0]] * 30, "window": 1, "levels": [1]}}
+    shown = io.StringIO()
+    show_values(Console(width=200, file=shown), values)
+    assert shown.getvalue() == "policy: head_weights=30 x 3 numbers, window=1, levels=[1]\n"
