@@ -4,7 +4,7 @@ There is no `__init__.py` in this folder on purpose: a top-level package called 
 to another project that transformers looks for.
 """
 
-from sift_index.kernels.dense import causal_attention
+from sift_index.kernels.dense import causal_attention, dense_attention
 from sift_index.kernels.density import Cells, Density, plan_density
 from sift_index.kernels.device_plan import Chunk, DevicePlan, device_plan
 from sift_index.kernels.dispatch import attend
@@ -29,6 +29,7 @@ __all__ = [
     "SparsePlan",
     "attend",
     "causal_attention",
+    "dense_attention",
     "device_plan",
     "local_scores",
     "nested_levels",

@@ -25,6 +25,22 @@ def causal_attention(
     return out, causal_log_sum_exp(q, k, scale)
 
 
+def dense_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Causal attention of the last R of N tokens to all of them, in q's dtype.
+
+    q: [heads, R, D]; k, v: [kv_heads, N, D], unrepeated. Returns [heads, R, D].
+    """
+    rows, keys = q.shape[1], k.shape[1]
+    mask = None
+    if rows < keys:  # is_causal would count the rows from the first key on
+        mask = torch.ones(rows, keys, dtype=torch.bool, device=q.device).tril(keys - rows)
+    return scaled_dot_product_attention(
+        q[None], k[None], v[None], mask, is_causal=mask is None, scale=scale, enable_gqa=True
+    )[0]
+
+
 def causal_log_sum_exp(q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
     """Return the log-sum-exp of causal scores, float32 [heads, n], one tile of rows at a time."""
     n = q.shape[1]

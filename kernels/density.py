@@ -44,11 +44,6 @@ def plan_density(plan: SparsePlan) -> Density:
     return sum(parts[1:], start=parts[0])
 
 
-def layer_density(plan: SparsePlan, layer: int) -> Density:
-    """Return the density of one layer."""
-    return _Counter(plan).layer(layer)
-
-
 class _Counter:
     """Counts one layer at a time: CA from the key list's counts, LA from tiles, glue as dense."""
 

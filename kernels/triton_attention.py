@@ -7,6 +7,7 @@ this module only where Triton is installed.
 """
 
 import math
+from functools import partial
 
 import torch
 import triton
@@ -15,6 +16,7 @@ import triton.language as tl
 from sift_index.kernels import device_plan as columns
 from sift_index.kernels import triton_compaction
 from sift_index.kernels.device_plan import DevicePlan
+from sift_index.kernels.lists import attend_through_lists
 from sift_index.kernels.plan import TILE
 
 ROWS = tl.constexpr(TILE)
@@ -232,36 +234,9 @@ def sparse_attention(
     [heads, R] ([0] where not wanted). Launches two kernels and waits for neither. Arguments are
     checked by `dispatch.attend`.
     """
-    chunk, layout = plan.chunk(row_start, row_start + q.shape[1]), plan.layout
-    lists = triton_compaction.compact(
-        k[:, : chunk.list_stop],
-        v[:, : chunk.list_stop],
-        plan.page_start[: chunk.pages],
-        plan.page_length[: chunk.pages],
-        plan.offsets[layer, :, : chunk.pages + 1],
-        chunk.list_stop,
-        layout.page_size,
-    )
-    return attend_to_lists(
-        q,
-        k,
-        v,
-        *lists,
-        plan.row_tiles,
-        plan.counts[layer],
-        plan.bits,
-        first_tile=chunk.first_tile,
-        tiles=chunk.tiles,
-        length=plan.length,
-        row_start=row_start,
-        layer=layer,
-        level=plan.level,
-        levels=layout.levels,
-        neighbour=layout.neighbour,
-        scale=q.shape[2] ** -0.5 if scale is None else scale,
-        with_lse=with_lse,
-        block_n=block_n,
-    )
+    chunk = plan.chunk(row_start, row_start + q.shape[1])
+    pair = (triton_compaction.compact, partial(attend_to_lists, block_n=block_n))
+    return attend_through_lists(*pair, q, k, v, plan, chunk, layer, scale, with_lse)
 
 
 def attend_to_lists(

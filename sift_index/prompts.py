@@ -25,6 +25,11 @@ class Segment:
     glue: bool = False
 
 
+def prompt_ids(prompt: Iterable[Segment]) -> list[int]:
+    """Return the token ids of all segments, one behind the other."""
+    return [i for segment in prompt for i in segment.ids]
+
+
 @dataclass(frozen=True)
 class PromptWriter:
     """Writes prompts for one tokenizer and one set of texts around documents."""

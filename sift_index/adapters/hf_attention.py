@@ -9,7 +9,7 @@ handler active both behave like PyTorch's scaled-dot-product attention.
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -68,6 +68,14 @@ def attention_handler(model: Any, handler: AttentionHandler) -> Iterator[None]:
     finally:
         _active.reset(token)
         _switch_off(model)
+
+
+def run_under(model: Any, ids: Sequence[int], handler: AttentionHandler) -> None:
+    """Run token ids through the model's layers for what `handler` sees: no cache, no logits."""
+    device = next(model.parameters()).device
+    tokens = torch.tensor([list(ids)], device=device)
+    with torch.inference_mode(), attention_handler(model, handler):
+        model.base_model(input_ids=tokens, use_cache=False)
 
 
 def active_handler(config: Any) -> AttentionHandler | None:

@@ -1,7 +1,6 @@
 """Plots of an evaluation: how far each method moves from dense attention, and what it visits."""
 
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from sift_index.errors import UsageError
 from sift_index.evaluation.figures import new_figure, save_figure
 from sift_index.evaluation.metrics import Interval
+from sift_index.outputs import require_writable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,12 +38,7 @@ def require_plots(path: Path) -> None:
     An hour of evaluation must not end in this.
     """
     new_figure()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as problem:
-        raise UsageError(f"{path} cannot be written: {problem}; give another path") from problem
+    require_writable(path)
     if path.is_dir():
         raise UsageError(f"{path} cannot be written: it is a folder; give the path of a file")
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
-from sift_index.kernels.api import SparsePlan, causal_attention
+from sift_index.kernels.api import SparsePlan, causal_attention, dense_attention
 from sift_index.kernels.ca_list import glue_keys
 from sift_index.kernels.dense import grouped_scores, later_keys
 from sift_index.kernels.plan import RowBlock, row_blocks
-from sift_index.kernels.reference import MarkedKeys, attend
+from sift_index.kernels.reference import MarkedKeys
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MassObserver:
     ) -> torch.Tensor:
         """Attend densely and add up the prompt's masses; decoded rows are not counted."""
         if q.shape[1] < k.shape[1]:
-            return attend(q, k, v, torch.arange(k.shape[1], device=q.device), scale)
+            return dense_attention(q, k, v, scale)
         out, lse = causal_attention(q, k, v, scale)
         self._mass = self._mass.to(q.device)
         self._plans = tuple(plan.to(q.device) for plan in self._plans)

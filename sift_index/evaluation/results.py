@@ -1,11 +1,9 @@
 """Results files: one JSON per benchmark, rows replaced by (case, metric), everything else kept."""
 
 import json
-import os
 import platform
 import re
 import sys
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 
 from sift_index.errors import UsageError
+from sift_index.outputs import require_writable, write_whole
 
 # Folders of an absolute path, also inside a comma-separated list or behind `name:`.
 _LEADING_FOLDERS = re.compile(r"(?<![^,:=])/(?:[^/,]+/)*")
@@ -66,14 +65,7 @@ def merge_results(path: Path, bench: str, rows: list[ResultRow]) -> None:
     # A line a row, so that a change of one number is a change of one line.
     lines = ",\n".join(json.dumps(new[key], ensure_ascii=False) for key in sorted(new))
     text = f'{{"bench": {json.dumps(bench)}, "rows": [\n{lines}\n]}}\n'
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as problem:
-        part.unlink(missing_ok=True)
-        raise _unwritable(path, problem) from problem
+    write_whole(path, text)
 
 
 def read_results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -82,7 +74,7 @@ def read_results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     Raises UsageError for anything that is no results file, or a place where none can be.
     """
     if not path.exists():
-        _writable(path)
+        require_writable(path)
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -92,19 +84,6 @@ def read_results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
         return rows
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise UsageError(f"{path} is no results file: {problem}; give another path") from problem
-
-
-def _writable(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as problem:
-        raise _unwritable(path, problem) from problem
-
-
-def _unwritable(path: Path, problem: OSError) -> UsageError:
-    return UsageError(f"{path} cannot be written: {problem}; give another path")
 
 
 def device_name(device: torch.device) -> str:

@@ -4,10 +4,9 @@ KL and top-1 follow one definition: the dense model's greedy answer of at most 3
 forced through both, averaged over its tokens (DESIGN section 9).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ from sift_index.formats.canonical import digest
 from sift_index.formats.identity import document_key
 from sift_index.kernels.api import SparsePlan
 from sift_index.models.loading import LoadedModel
-from sift_index.prompts import PromptWriter, Segment
+from sift_index.prompts import PromptWriter, Segment, prompt_ids
 
 ANSWER_TOKENS = 32
 METHODS = ("dense", "sift", "paper", "no-cross")
@@ -222,7 +221,7 @@ def _with_recall(score: PromptScore, recall: Recall | None) -> PromptScore:
 def _case(setting: Setting, question: Question) -> _Case:
     writer, loaded = setting.writer, setting.loaded
     prompt = writer.prompt(question.documents, question.question)
-    ids = torch.tensor([_flat(prompt)], device=loaded.device)
+    ids = torch.tensor([prompt_ids(prompt)], device=loaded.device)
     gold = _answer_ids(writer, question)
     case = _Case(question, prompt, ids, gold, _digest(prompt, question))
     _check_length(case, loaded)
@@ -231,7 +230,7 @@ def _case(setting: Setting, question: Question) -> _Case:
 
 def prompt_tokens(writer: PromptWriter, question: Question) -> int:
     """Return the length of a question's prompt in tokens."""
-    return len(_flat(writer.prompt(question.documents, question.question)))
+    return len(prompt_ids(writer.prompt(question.documents, question.question)))
 
 
 def prompt_digest(writer: PromptWriter, question: Question) -> str:
@@ -241,12 +240,8 @@ def prompt_digest(writer: PromptWriter, question: Question) -> str:
 
 def _digest(prompt: Sequence[Segment], question: Question) -> str:
     places = [[start, stop] for start, stop in spans_of(prompt)]
-    ids = document_key(_flat(prompt)).hex()
+    ids = document_key(prompt_ids(prompt)).hex()
     return digest([ids, places, list(question.answers), question.metric, question.answer_tokens])
-
-
-def _flat(prompt: Iterable[Segment]) -> list[Any]:
-    return [i for part in prompt for i in part.ids]
 
 
 def _answer_ids(writer: PromptWriter, question: Question) -> list[int]:

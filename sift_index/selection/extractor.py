@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from sift_index.adapters.hf_attention import attention_handler
+from sift_index.adapters.hf_attention import run_under
 from sift_index.errors import UsageError
 from sift_index.formats import bits
 from sift_index.formats.identity import anchor, document_key
@@ -67,9 +67,7 @@ class Extractor:
                 f"expected a document of 1 to {self.longest} tokens, found {len(ids)}; split it"
             )
         capture = _Capture(self._rule, keep)
-        tokens = torch.tensor([[*self._rule.prefix, *ids]], device=self._loaded.device)
-        with torch.inference_mode(), attention_handler(self._loaded.model, capture):
-            self._loaded.model.base_model(input_ids=tokens, use_cache=False)
+        run_under(self._loaded.model, [*self._rule.prefix, *ids], capture)
         return [capture.kept[layer] for layer in range(self.layout.layers)]
 
 

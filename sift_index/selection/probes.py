@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sift_index import configs
-from sift_index.adapters.hf_attention import attention_handler
+from sift_index.adapters.hf_attention import run_under
 from sift_index.errors import UsageError
 from sift_index.kernels.api import causal_attention
 from sift_index.models.loading import LoadedModel
@@ -125,9 +125,7 @@ def _rows(windows: list[int], size: int, prefix: int) -> torch.Tensor:
 
 def _run(loaded: LoadedModel, ids: list[int], rows: torch.Tensor) -> dict[int, ProbeLayer]:
     capture = _ProbeCapture(rows.to(loaded.device))
-    tokens = torch.tensor([ids], device=loaded.device)
-    with torch.inference_mode(), attention_handler(loaded.model, capture):
-        loaded.model.base_model(input_ids=tokens, use_cache=False)
+    run_under(loaded.model, ids, capture)
     return capture.layers
 
 

@@ -88,7 +88,9 @@ class ProbeRule:
         """Score the document's pages against the bank, and its tiles when it is long enough."""
         start = len(self.prefix)
         own = (q[:, start:], k[:, start:], lse[:, start:])
-        scores = LayerScores(self._cross(layer, own[1], scale), self._local(*own, scale))
+        scores = LayerScores(
+            self._cross(layer, own[1], scale), tile_scores(*own, self._policy, scale)
+        )
         last = layer == len(self._bank.layers) - 1
         return unmarked(scores) if last and self._policy.skip_last_layer else scores
 
@@ -100,19 +102,22 @@ class ProbeRule:
         ca = probe_scores(bank.q, bank.lse, keys, policy.window, policy.page_size, scale)
         return shared_scores(weighted_scores(ca, layer, policy), k.shape[0], policy)
 
-    def _local(
-        self, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
-    ) -> torch.Tensor | None:
-        """Score the document's tiles, unless it is so short that all of them are on."""
-        policy = self._policy
-        if -(-q.shape[1] // TILE) <= policy.la_dense_tiles:
-            return None
-        la = local_scores(q, k, lse, policy.la_window, policy.page_size, scale)
-        return shared_scores(la, k.shape[0], policy)
-
     def levels(self, scores: LayerScores) -> LayerLevels:
         """Return how many thresholds each page and tile exceeds."""
         return probe_levels(scores, self._policy)
+
+
+def tile_scores(
+    q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, policy: ProbePolicy, scale: float
+) -> torch.Tensor | None:
+    """Return a document's LA scores [mask_heads, triangle], None where it is short enough for all.
+
+    q [heads, n, D], k [kv_heads, n, D] and lse [heads, n] are the document's own rows and keys.
+    """
+    if -(-q.shape[1] // TILE) <= policy.la_dense_tiles:
+        return None
+    la = local_scores(q, k, lse, policy.la_window, policy.page_size, scale)
+    return shared_scores(la, k.shape[0], policy)
 
 
 def weighted_scores(ca: torch.Tensor, layer: int, policy: ProbePolicy) -> torch.Tensor:

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy
 
 from sift_index.adapters.hf_attention import attention_handler
 from sift_index.errors import UsageError
+from sift_index.kernels.api import dense_attention
 from sift_index.models.loading import LoadedModel
-from sift_index.prompts import Segment
+from sift_index.prompts import Segment, prompt_ids
 
 # A head that never matters keeps this share of the largest weight, so that ratios stay finite.
 SMALLEST = 1e-4
@@ -60,8 +61,7 @@ def _normalised(weights: torch.Tensor) -> tuple[tuple[float, ...], ...]:
 
 def _run(loaded: LoadedModel, prompt: Sequence[Segment], answer: Sequence[int]) -> "_Gradients":
     """Run prompt and answer, and send the answer's negative log-likelihood backwards."""
-    ids = [i for segment in prompt for i in segment.ids]
-    tokens = torch.tensor([[*ids, *answer[:-1]]], device=loaded.device)
+    tokens = torch.tensor([[*prompt_ids(prompt), *answer[:-1]]], device=loaded.device)
     capture = _Gradients()
     with torch.enable_grad(), attention_handler(loaded.model, capture):
         # Gradients start at the embeddings; the model's own weights need none.
@@ -102,9 +102,7 @@ class _Gradients:
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """Attend densely: q [heads, L, D], k and v [kv_heads, L, D]."""
-        out = scaled_dot_product_attention(
-            q[None], k[None], v[None], is_causal=True, scale=scale, enable_gqa=True
-        )[0]
+        out = dense_attention(q, k, v, scale)
         out.retain_grad()
         self._outputs[layer] = out
         norms = v.detach().float().norm(dim=-1).mean(1)

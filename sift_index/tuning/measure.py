@@ -14,7 +14,7 @@ from sift_index.evaluation.run import ANSWER_TOKENS
 from sift_index.formats.identity import document_key
 from sift_index.formats.masks import DocumentMasks
 from sift_index.models.loading import LoadedModel
-from sift_index.prompts import Segment
+from sift_index.prompts import Segment, prompt_ids
 from sift_index.runtime.compose import split_ids
 from sift_index.selection.extractor import DocumentScores, Extractor, rethreshold
 from sift_index.selection.policy import ProbePolicy
@@ -42,8 +42,7 @@ class Reference:
 
 def dense_reference(loaded: LoadedModel, prompt: Prompt) -> Reference:
     """Run a prompt densely and keep the greedy answer with its logits."""
-    flat = [i for segment in prompt for i in segment.ids]
-    ids = torch.tensor([flat], device=loaded.device)
+    ids = torch.tensor([prompt_ids(prompt)], device=loaded.device)
     with prefilled(loaded.model, ids, nullcontext()) as opened:
         answer = opened.greedy(ANSWER_TOKENS)
         return Reference(prompt, ids, answer, opened.forced(answer))

@@ -1,7 +1,5 @@
 """Writing a tuned policy: a YAML file that says how it was made and what was measured."""
 
-import os
-import tempfile
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +7,13 @@ from typing import Any
 
 import yaml
 
+from sift_index import outputs
 from sift_index.errors import UsageError
 from sift_index.selection.policy import Policy, policy_values
 from sift_index.selection.quality import Quality
 
 COLUMNS = 96
+ADVICE = "give another --out"
 
 
 def require_writable(path: Path, force: bool = False) -> None:
@@ -28,12 +28,7 @@ def require_writable(path: Path, force: bool = False) -> None:
             f"expected a new file for the policy, found {path}; give another --out, or --force "
             "to replace it"
         )
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as problem:
-        raise UsageError(f"{path} cannot be written: {problem}; give another --out") from problem
+    outputs.require_writable(path, ADVICE)
 
 
 def write_policy(
@@ -43,14 +38,7 @@ def write_policy(
 
     Raises UsageError when it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(policy_text(policy, quality, notes), encoding="utf-8")
-        part.replace(path)
-    except OSError as problem:
-        part.unlink(missing_ok=True)
-        raise UsageError(f"{path} cannot be written: {problem}; give another --out") from problem
+    outputs.write_whole(path, policy_text(policy, quality, notes), ADVICE)
 
 
 def policy_text(policy: Policy, quality: Sequence[Quality], notes: Sequence[str]) -> str:

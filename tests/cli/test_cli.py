@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import warnings
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,6 @@ from sift_index.cli.inspect import show_values
 from sift_index.cli.main import cli
 
 COMMANDS = ("build", "inspect", "verify", "eval", "tune", "demo", "doctor", "models")
-
-
-@pytest.fixture(autouse=True)
-def keep_warnings():
-    """Commands install their own way of showing warnings; tests keep theirs."""
-    show = warnings.showwarning
-    yield
-    warnings.showwarning = show
 
 
 def call(*arguments: object) -> Result:

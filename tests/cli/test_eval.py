@@ -1,7 +1,6 @@
 """`sift-index eval` as a user runs it: with and without an index, both reports, wrong usage."""
 
 import json
-import warnings
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from tests.selection.observed import write_probes
 
 PNG = b"\x89PNG\r\n\x1a\n"
 TEXTS = [f"Document {n} tells of mill {n}. " * (5 + 3 * n) for n in range(4)]
-
-
-@pytest.fixture(autouse=True)
-def keep_warnings():
-    """Commands install their own way of showing warnings; tests keep theirs."""
-    show = warnings.showwarning
-    yield
-    warnings.showwarning = show
 
 
 def call(*arguments: object) -> Result:

@@ -1,7 +1,6 @@
 """`sift-index eval --scores` and `--shard`: runs that stop, go on and are joined."""
 
 import json
-import warnings
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,6 @@ from sift_index.cli.main import cli
 
 TEXTS = [f"Mill {n} had {n} wheels. " * (4 + n) for n in range(3)]
 POLICY = "rule: probe\nwindow: 1\nprobe_source: {probes}\nca_thresholds: [{threshold}]\n"
-
-
-@pytest.fixture(autouse=True)
-def keep_warnings():
-    show = warnings.showwarning
-    yield
-    warnings.showwarning = show
 
 
 @pytest.fixture(scope="module")

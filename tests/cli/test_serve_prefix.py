@@ -1,7 +1,6 @@
 """`sift-index eval --serve-prefix`: what is reported, joined and refused."""
 
 import json
-import warnings
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,6 @@ from sift_index.prompts import PromptWriter
 from tests.plans import layout_of, write_index
 
 TEXTS = {f"{n}.txt": f"Mill {n} had {n} wheels. " * (5 + n) for n in range(2)}
-
-
-@pytest.fixture(autouse=True)
-def keep_warnings():
-    """Commands install their own way of showing warnings; tests keep theirs."""
-    show = warnings.showwarning
-    yield
-    warnings.showwarning = show
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,6 @@ from tests.pipelines.builds import InlineCrew
 SMALL = {"rule": "probe", "probe_rows": 64, "probe_tokens": 64, "skip_last_layer": False}
 
 
-@pytest.fixture(autouse=True)
-def keep_warnings():
-    """Commands install their own way of showing warnings; tests keep theirs."""
-    show = warnings.showwarning
-    yield
-    warnings.showwarning = show
-
-
 @pytest.fixture
 def inline(local_ray, monkeypatch) -> Iterator[None]:
     """Build with the worker in this process instead of an actor."""

@@ -26,7 +26,7 @@ from sift_index.formats.masks import DocumentMasks
 from sift_index.kernels.api import TILE, MaskLayout, SparsePlan
 from sift_index.kernels.ca_list import ca_list
 from sift_index.models.loading import LoadedModel
-from sift_index.prompts import PromptWriter
+from sift_index.prompts import PromptWriter, prompt_ids
 from sift_index.runtime.masks import span_mask
 from sift_index.selection.extractor import Extractor
 from sift_index.selection.policy import PaperPolicy, Policy
@@ -194,7 +194,7 @@ def _layer_counts(
 
 def _prompt_of(loaded: LoadedModel, writer: PromptWriter, question: Question) -> _Prompt:
     segments = writer.prompt(question.documents, question.question)
-    ids = [i for segment in segments for i in segment.ids]
+    ids = prompt_ids(segments)
     spans = spans_of(segments)
     if len(spans) < 2:
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from sift_index.adapters.hf_attention import attention_handler
+from sift_index.adapters.hf_attention import run_under
 from sift_index.kernels.api import TILE, causal_attention
 from sift_index.kernels.dense import grouped_scores
 from sift_index.kernels.statistics import block_scores
@@ -53,9 +53,7 @@ def observe(
 ) -> list[Kept]:
     """Run token ids densely and return what `reduce` makes of each layer."""
     observer = _Observer(reduce)
-    tokens = torch.tensor([list(ids)], device=loaded.device)
-    with torch.inference_mode(), attention_handler(loaded.model, observer):
-        loaded.model.base_model(input_ids=tokens, use_cache=False)
+    run_under(loaded.model, ids, observer)
     return [observer.kept[layer] for layer in range(loaded.geometry.layers)]
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from sift_index.adapters.hf_attention import attention_handler
+from sift_index.adapters.hf_attention import run_under
 from sift_index.evaluation.methods.masks import spot_fingerprint
 from sift_index.evaluation.methods.treatment import Method, Sparse, spans_of
 from sift_index.formats.masks import DocumentMasks
-from sift_index.kernels.api import TILE, causal_attention, local_scores
+from sift_index.kernels.api import TILE, causal_attention
 from sift_index.kernels.dense import grouped_scores
 from sift_index.kernels.statistics import page_means
 from sift_index.models.loading import LoadedModel
-from sift_index.prompts import Segment
+from sift_index.prompts import Segment, prompt_ids
 from sift_index.runtime.compose import Composition
 from sift_index.runtime.plan import PromptPlan
 from sift_index.selection.extractor import check_weights, pack_masks
@@ -29,6 +29,7 @@ from sift_index.selection.rules import (
     mask_layout,
     probe_levels,
     shared_scores,
+    tile_scores,
     unmarked,
     weighted_scores,
 )
@@ -47,7 +48,7 @@ def oracle(loaded: LoadedModel, policy: ProbePolicy) -> Method:
 
 def _plan(loaded: LoadedModel, policy: ProbePolicy, prompt: Sequence[Segment]) -> PromptPlan:
     spans = spans_of(prompt)
-    ids = [i for part in prompt for i in part.ids]
+    ids = prompt_ids(prompt)
     # Composing looks documents up in prompt order, so each occurrence gets the masks of its place.
     masks = iter(_observed(loaded, policy, ids, spans))
     parts = Composition(lambda key: next(masks), len(ids), lambda document: ())
@@ -63,9 +64,7 @@ def _observed(
 ) -> list[DocumentMasks]:
     """Run the prompt densely and return the masks of each span."""
     observer = _Observer(spans, policy, loaded.geometry.layers)
-    tokens = torch.tensor([list(ids)], device=loaded.device)
-    with torch.inference_mode(), attention_handler(loaded.model, observer):
-        loaded.model.base_model(input_ids=tokens, use_cache=False)
+    run_under(loaded.model, ids, observer)
     layout = mask_layout(policy, loaded.geometry)
     return [
         pack_masks(layout, ids[start:stop], [layer[index] for layer in observer.levels])
@@ -111,12 +110,7 @@ def prompt_scores(
     for start, stop in spans:
         own = slice(start, stop)
         ca = weighted_scores(page_means(best[:, own], policy.page_size), layer, policy)
-        la = None
-        if -(-(stop - start) // TILE) > policy.la_dense_tiles:
-            la = local_scores(
-                q[:, own], k[:, own], lse[:, own], policy.la_window, policy.page_size, scale
-            )
-            la = shared_scores(la, k.shape[0], policy)
+        la = tile_scores(q[:, own], k[:, own], lse[:, own], policy, scale)
         found.append(LayerScores(shared_scores(ca, k.shape[0], policy), la))
     return found
 

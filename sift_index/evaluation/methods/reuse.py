@@ -21,11 +21,11 @@ import torch
 
 from sift_index.adapters.hf_attention import attention_handler
 from sift_index.errors import PlanError, UsageError
-from sift_index.evaluation.methods.stored import KVStore, StoredKV, dense_attention
+from sift_index.evaluation.methods.stored import KVStore, StoredKV
 from sift_index.evaluation.methods.treatment import Dense, Method, Treatment, spans_of
-from sift_index.kernels.api import Cells, Density
+from sift_index.kernels.api import Cells, Density, dense_attention
 from sift_index.models.loading import LoadedModel
-from sift_index.prompts import Segment
+from sift_index.prompts import Segment, prompt_ids
 
 
 def kv_reuse(loaded: LoadedModel) -> Method:
@@ -137,7 +137,7 @@ class _Reusing:
         spans = spans_of(prompt)
         if not spans:
             return Dense()
-        ids = [i for part in prompt for i in part.ids]
+        ids = prompt_ids(prompt)
         glue = ids[: spans[0][0]]
         rows = _Rows.of(spans, len(ids), self._loaded.device)
         stored = [(self._store.get(glue, ids[start:stop]), start) for start, stop in spans]

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
-from sift_index.adapters.hf_attention import attention_handler
+from sift_index.adapters.hf_attention import run_under
 from sift_index.formats.identity import document_key
-from sift_index.kernels.api import turn
+from sift_index.kernels.api import dense_attention, turn
 from sift_index.models.loading import LoadedModel
 
 STORE_BYTES = 2 << 30
@@ -70,9 +69,7 @@ class KVStore:
 
     def _run(self, glue: Sequence[int], ids: Sequence[int]) -> StoredKV:
         capture = _Capture(len(glue))
-        tokens = torch.tensor([[*glue, *ids]], device=self._loaded.device)
-        with torch.inference_mode(), attention_handler(self._loaded.model, capture):
-            self._loaded.model.base_model(input_ids=tokens, use_cache=False)
+        run_under(self._loaded.model, [*glue, *ids], capture)
         return StoredKV(len(glue), tuple(capture.keys), tuple(capture.values))
 
 
@@ -89,19 +86,3 @@ class _Capture:
         self.keys.append(k[:, self._start :].clone())
         self.values.append(v[:, self._start :].clone())
         return dense_attention(q, k, v, scale)
-
-
-def dense_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """Causal attention of the last R of N tokens to all of them, in q's dtype.
-
-    q: [heads, R, D]; k, v: [kv_heads, N, D], unrepeated. Returns [heads, R, D].
-    """
-    rows, keys = q.shape[1], k.shape[1]
-    mask = None
-    if rows < keys:  # is_causal would count the rows from the first key on
-        mask = torch.ones(rows, keys, dtype=torch.bool, device=q.device).tril(keys - rows)
-    return scaled_dot_product_attention(
-        q[None], k[None], v[None], mask, is_causal=mask is None, scale=scale, enable_gqa=True
-    )[0]
