@@ -1,53 +1,135 @@
-"""Rewrite the README's tables of numbers from benchmarks/results/*.json.
+"""Rewrite the tables of numbers in README.md and benchmarks/README.md from benchmarks/results.
 
-Run `python -m benchmarks.tables`; `--check` fails when the README is not what the files say.
+Run `python -m benchmarks.tables`; `--check` fails when a page is not what the files say. A table
+stands between `<!-- results:NAME -->` and `<!-- end:NAME -->`, NAME one of BLOCKS.
 """
 
 import json
 import math
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
+PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
+MARKED = re.compile(r"<!-- results:([a-z0-9-]+) -->.*?<!-- end:\1 -->", re.DOTALL)
+AT_DENSITY = 0.3
+REFERENCE = "window-1"
+# Metrics by their column, in the order of the tables.
+QUALITY = {
+    "prompts": "prompts",
+    "density": "density",
+    "ca_density": "CA density",
+    "kl": "KL, nats",
+    "top1": "top-1",
+    "nll": "NLL",
+    "f1": "F1",
+    "ca_recall": "CA mass",
+}
+LONG = {
+    "prompts": "prompts",
+    "density": "density",
+    "la_density": "LA density",
+    "kl": "KL, nats",
+    "top1": "top-1",
+    "nll": "NLL",
+}
+PAIRS = {
+    "prompts": "prompts",
+    "kl": "KL, nats",
+    "kl_other": "the other's",
+    "kl_change": "change",
+    "kl_ratio": "ratio",
+    "kl_ratio_at_density": "at the other's density",
+    "top1_change": "change of top-1",
+    "density_change": "of density",
+}
+LOCAL = {
+    "tile_recall": "high tiles found",
+    "precision": "precision",
+    "cell_recall": "high scores found",
+    "mass": "attention found",
+    "density_alone": "tiles high alone",
+    "density_prompt": "in the prompt",
+}
+CROSS = {
+    "density": "CA density",
+    "cells": "high scores found",
+    "mass": "attention found",
+    "high": "scores that are high",
+}
+MEANS = {"pooled": "all together", "overall": "by head and layer"}
 Row = dict[str, Any]
+Case = dict[str, Row]  # by metric
+
+
+@dataclass(frozen=True)
+class Block:
+    """One table: of which results file, which of its cases, and how it is made."""
+
+    file: str
+    table: Callable[[list[Row]], str]
+    shows: Callable[[str], bool] = lambda case: True
+
+    def render(self, results: Path) -> str:
+        """Return the table of a folder of results files."""
+        rows = json.loads((results / f"{self.file}.json").read_text(encoding="utf-8"))["rows"]
+        return self.table([row for row in rows if self.shows(row["case"])])
 
 
 def render(text: str, results: Path = RESULTS) -> str:
-    """Return the README with each marked block replaced by the table of its results file."""
-    for bench, table in TABLES.items():
-        start, end = f"<!-- results:{bench} -->", f"<!-- end:{bench} -->"
-        before, _, rest = text.partition(start)
-        _, _, after = rest.partition(end)
-        rows = json.loads((results / f"{bench}.json").read_text(encoding="utf-8"))["rows"]
-        text = f"{before}{start}\n{table(rows)}\n{end}{after}"
-    return text
+    """Return a page with each marked block replaced by its table."""
+
+    def replaced(found: re.Match[str]) -> str:
+        name = found[1]
+        table = BLOCKS[name].render(results)
+        return f"<!-- results:{name} -->\n{table}\n<!-- end:{name} -->"
+
+    return MARKED.sub(replaced, text)
 
 
-def quality_table(rows: list[Row]) -> str:
-    """One line per model, data set and method."""
-    columns = ["prompts", "density", "ca_density", "kl", "top1", "nll", "f1", "ca_recall"]
-    header = [
-        "model / data / method",
-        "prompts",
-        "density",
-        "CA density",
-        "KL, nats",
-        "top-1",
-        "NLL",
-        "F1",
-        "CA mass",
-    ]
-    return _table(header, _by_case(rows), lambda case: [_shown(case, name) for name in columns])
+def quality_table(rows: list[Row], columns: dict[str, str] = QUALITY) -> str:
+    """One line per model, data set and method, the closest first; columns that were measured."""
+    cases = _by_case(rows)
+    names = sorted(cases, key=lambda name: (name.split("/")[:-1], cases[name]["kl"]["value"]))
+    return _cases_table("model / data / method", {name: cases[name] for name in names}, columns)
 
 
 def build_table(rows: list[Row]) -> str:
     """One line per recorded build."""
     columns = ["documents", "indexed", "failed", "tokens", "seconds", "tokens_per_second"]
-    header = ["build", "documents", "indexed", "failed", "tokens", "seconds", "tokens/s"]
-    return _table(header, _by_case(rows), lambda case: [_shown(case, name) for name in columns])
+    header = ["documents", "indexed", "failed", "tokens", "seconds", "tokens/s"]
+    return _cases_table("build", _by_case(rows), dict(zip(columns, header, strict=True)))
+
+
+def storage_table(rows: list[Row]) -> str:
+    """One line per kind of index."""
+    columns = ["documents", "bytes_per_document", "x_below_kv"]
+    header = ["documents", "bytes a document", "times below bf16 KV"]
+    return _cases_table("index", _by_case(rows), dict(zip(columns, header, strict=True)))
+
+
+def pairs_table(rows: list[Row]) -> str:
+    """One line per method compared with another on the same questions."""
+    return _cases_table("model / data / methods", _by_case(rows), PAIRS)
+
+
+def invariance_table(rows: list[Row], columns: dict[str, str]) -> str:
+    """Two lines per limit and policy: everything together, and means over heads and layers."""
+    cases: dict[str, Case] = {}
+    for name, case in _by_case(rows).items():
+        for kind, label in MEANS.items():
+            of_kind = {m.removeprefix(f"{kind}_"): row for m, row in case.items()}
+            cases[f"{name}, {label}"] = of_kind
+    depth = max(name.count("/") for name in cases)
+    heading = " / ".join(("model", "data", "limit", "policy")[: depth + 1])
+    counts = {"prompts": "prompts", "documents": "documents"}
+    return _cases_table(heading, cases, {**counts, **columns})
 
 
 def policies_table(rows: list[Row]) -> str:
@@ -62,19 +144,19 @@ def policies_table(rows: list[Row]) -> str:
     kl = {p: [kl_at(AT_DENSITY, found[name]) for name in datasets] for p, found in cases.items()}
     ranked = sorted(kl, key=lambda policy: sum(kl[policy]))
     header = ["policy", *(f"KL, {name}" for name in datasets), "mean", f"against {REFERENCE}"]
-    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    lines = []
     for policy in ranked:
         mean = sum(kl[policy]) / len(datasets)
         change = mean / (sum(kl[REFERENCE]) / len(datasets)) - 1
-        cells = [policy, *(f"{value:.4f}" for value in kl[policy]), f"{mean:.4f}", f"{change:+.0%}"]
-        lines.append("| " + " | ".join(cells) + " |")
+        values = [f"{value:.4f}" for value in (*kl[policy], mean)]
+        lines.append([policy, *values, f"{change:+.0%}"])
     prompts = {row["value"] for row in rows if row["metric"] == "prompts"}
     counted = f"{min(prompts):.0f} prompts of each data set"
-    return "\n".join([*lines, "", f"{counted}, {_devices(rows)}."])
+    return f"{_markdown(header, lines)}\n\n{counted}, {_devices(rows)}."
 
 
 def kl_at(density: float, points: list[tuple[float, float]]) -> float:
-    """Return KL at a CA density, log-linear between the two measured points around it.
+    """Return KL at a density, log-linear between the two measured points around it.
 
     Beyond the measured densities the line through the two nearest points goes on.
     """
@@ -85,65 +167,103 @@ def kl_at(density: float, points: list[tuple[float, float]]) -> float:
     return math.exp((1 - share) * math.log(low) + share * math.log(high))
 
 
-def storage_table(rows: list[Row]) -> str:
-    """One line per kind of index."""
-    columns = ["documents", "bytes_per_document", "x_below_kv"]
-    header = ["index", "documents", "bytes a document", "times below bf16 KV"]
-    return _table(header, _by_case(rows), lambda case: [_shown(case, name) for name in columns])
+def of_data(*names: str, own_probes: bool = False) -> Callable[[str], bool]:
+    """Return what picks the cases of these data sets: those of `own-probes`, or all others."""
+    return lambda case: case.split("/")[1] in names and ("own-probes" in case) == own_probes
 
 
-AT_DENSITY = 0.3
-REFERENCE = "window-1"
-TABLES: dict[str, Callable[[list[Row]], str]] = {
-    "quality": quality_table,
-    "policies": policies_table,
-    "storage": storage_table,
-    "build": build_table,
+POOLED = "musique+wikimqa"
+BLOCKS = {
+    "quality": Block("quality", quality_table, of_data(POOLED)),
+    "held-out": Block("quality", quality_table, of_data(f"{POOLED} (held out)")),
+    "data-sets": Block("quality", quality_table, of_data("musique", "wikimqa")),
+    "examples": Block("quality", quality_table, of_data("examples")),
+    "needle": Block("quality", quality_table, of_data("needle")),
+    "long": Block(
+        "quality", partial(quality_table, columns=LONG), of_data("multifieldqa_zh+qasper")
+    ),
+    "prefix": Block("quality", quality_table, of_data(f"{POOLED} (other prefix)")),
+    "own-probes": Block("quality", quality_table, of_data(POOLED, own_probes=True)),
+    "pairs": Block("pairs", pairs_table),
+    "local": Block(
+        "invariance", partial(invariance_table, columns=LOCAL), lambda case: "/alpha " in case
+    ),
+    "cross": Block(
+        "invariance", partial(invariance_table, columns=CROSS), lambda case: "/beta " in case
+    ),
+    "policies": Block("policies", policies_table),
+    "storage": Block("storage", storage_table),
+    "build": Block("build", build_table),
 }
 
 
-def _by_case(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
-    cases: dict[str, dict[str, Row]] = {}
+def _by_case(rows: Iterable[Row]) -> dict[str, Case]:
+    cases: dict[str, Case] = {}
     for row in rows:
         cases.setdefault(row["case"], {})[row["metric"]] = row
     return cases
 
 
-def _shown(case: dict[str, Row], metric: str) -> str:
+def _cases_table(heading: str, cases: dict[str, Case], columns: dict[str, str]) -> str:
+    """Return a line per case; what all names begin with, and unmeasured columns, are left out."""
+    measured = {name for case in cases.values() for name in case}
+    shown = {name: label for name, label in columns.items() if name in measured}
+    parts = [name.split("/") for name in cases]
+    shared = _shared(parts)
+    first = " / ".join(heading.split(" / ")[len(shared) :])
+    lines = [
+        ["/".join(names[len(shared) :]), *(_shown(case, name) for name in shown)]
+        for names, case in zip(parts, cases.values(), strict=True)
+    ]
+    devices = _devices(row for case in cases.values() for row in case.values())
+    measured_on = ": ".join([f"M{devices[1:]}", *([", ".join(shared)] if shared else [])])
+    return f"{_markdown([first, *shown.values()], lines)}\n\n{measured_on}."
+
+
+def _shared(parts: Sequence[list[str]]) -> list[str]:
+    """Return what all names begin with, at most all but the last part of the shortest."""
+    found = []
+    for column in list(zip(*parts, strict=False))[:-1]:
+        if len(set(column)) > 1:
+            break
+        found.append(column[0])
+    return found
+
+
+def _shown(case: Case, metric: str) -> str:
     """Return a value, with its interval where the file has one."""
     if metric not in case:
         return "–"
     value = case[metric]["value"]
-    text = f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:.3f}"
+    digits = 4 if case[metric]["unit"] == "nats" or metric == "high" else 3
+    text = f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:z.{digits}f}"
     if f"{metric}_lo" in case:
-        text += f" [{case[f'{metric}_lo']['value']:.3f}, {case[f'{metric}_hi']['value']:.3f}]"
+        low, high = (case[f"{metric}_{end}"]["value"] for end in ("lo", "hi"))
+        text += f" [{low:z.{digits}f}, {high:z.{digits}f}]"
     return text
 
 
-def _table(
-    header: list[str],
-    cases: dict[str, dict[str, Row]],
-    cells: Callable[[dict[str, Row]], list[str]],
-) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
-    lines += [f"| {name} | " + " | ".join(cells(case)) + " |" for name, case in cases.items()]
-    rows = [row for case in cases.values() for row in case.values()]
-    return "\n".join([*lines, "", f"M{_devices(rows)[1:]}."])
+def _markdown(header: list[str], lines: list[list[str]]) -> str:
+    rule = "|---" * len(header) + "|"
+    first, *rest = ("| " + " | ".join(cells) + " |" for cells in (header, *lines))
+    return "\n".join([first, rule, *rest])
 
 
-def _devices(rows: list[Row]) -> str:
+def _devices(rows: Iterable[Row]) -> str:
     return "measured on " + "; ".join(sorted({row["device"] for row in rows}))
 
 
 def main() -> int:
-    """Rewrite the README, or compare with it."""
-    readme = ROOT / "README.md"
-    old = readme.read_text(encoding="utf-8")
-    new = render(old)
-    if "--check" in sys.argv:
-        return 0 if old == new else 1
-    readme.write_text(new, encoding="utf-8")
-    return 0
+    """Rewrite the pages, or compare with them."""
+    status = 0
+    for page in PAGES:
+        old = page.read_text(encoding="utf-8")
+        new = render(old)
+        if "--check" not in sys.argv:
+            page.write_text(new, encoding="utf-8")
+        elif old != new:
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ METHODS = "dense,sift,paper,no-cross"
 @click.option(
     "--results",
     type=click.Path(path_type=Path),
-    help="Merge the numbers into a results file, as benchmarks/results/quality.json.",
+    help="Merge the numbers into a results file, as those in benchmarks/results.",
 )
 @framed
 def evaluate(
@@ -117,7 +117,7 @@ def evaluate(
       sift-index eval corpus.sift --methods dense,sift
       sift-index eval corpus.sift --questions qa.jsonl --limit 40 --output json
       sift-index eval --model smollm2-135m --questions qa.jsonl --methods dense,sift,oracle,epic
-      sift-index eval --model smollm2-135m --report invariance --plot invariance.png
+      sift-index eval --model smollm2-135m --report invariance --results invariance.json
       sift-index eval corpus.sift --questions qa.jsonl --scores 1.jsonl --shard 1/4
       sift-index eval corpus.sift --questions qa.jsonl --serve-prefix "You are a careful editor."
     """
@@ -151,17 +151,17 @@ def evaluate(
             "expected --serve-prefix with --report quality, found invariance, which compares "
             "documents and prompts behind one prefix; leave one of them out"
         )
-    if (results or scores) and report == "invariance":
+    if scores and report == "invariance":
         raise UsageError(
-            "expected --results and --scores with --report quality, found invariance, which "
-            "writes neither; take --output json"
+            "expected --scores with --report quality, found invariance, which keeps no scores; "
+            "take --results or --output json"
         )
     setting = _setting(index, model, policy, strict, dtype, device)
     setting = replace(setting, serve_prefix=serve_prefix)
     asked = _chosen(setting, questions, corpus, limit, (min_tokens, max_tokens))
     asked = _shard(asked, shard)
     if report == "invariance":
-        _invariance(setting, asked, alpha, plot, output)
+        _invariance(setting, asked, alpha, plot, results, output)
         return
     measure = EvalOptions(generate, recall)
     ledger = _ledger(scores, setting, names, measure, append=not scored_only)
@@ -306,7 +306,7 @@ def _quality(
 
     found = run(setting, asked, names, measure, _progress(len(asked)), ledger)
     if results:
-        variant = "" if setting.serve_prefix is None else "+prefix"
+        variant = "" if setting.serve_prefix is None else " (other prefix)"
         model = model_label(setting.loaded.name)
         rows = report_rows(found, model, setting.loaded.device, variant)
         merge_results(results, results.stem, rows)
@@ -317,20 +317,33 @@ def _quality(
 
 
 def _invariance(
-    setting: "Setting", asked: list["Question"], alpha: float, plot: Path | None, output: str
+    setting: "Setting",
+    asked: list["Question"],
+    alpha: float,
+    plot: Path | None,
+    results: Path | None,
+    output: str,
 ) -> None:
     from sift_index.evaluation.invariance import (
         Limits,
+        invariance_rows,
         invariance_values,
         measure_invariance,
         plot_invariance,
     )
+    from sift_index.evaluation.results import data_label, merge_results
+    from sift_index.models.loading import model_label
     from sift_index.selection.policy import PaperPolicy, load_policy
 
     policies = {name: load_policy(name) for name in ("paper", "paper-fixed", "probe")}
     limits = Limits(alpha, PaperPolicy().beta)
     progress = _progress(len(asked))
     found = measure_invariance(setting.loaded, setting.writer, asked, policies, progress, limits)
+    if results:
+        data = data_label(question.dataset for question in asked)
+        model = model_label(setting.loaded.name)
+        rows = invariance_rows(found, model, data, setting.loaded.device)
+        merge_results(results, results.stem, rows)
     emit(invariance_values(found), lambda console: _show_claims(console, found), output)
     if plot:
         plot_invariance(found, plot)

@@ -8,7 +8,7 @@ import torch
 
 from sift_index.evaluation.metrics import Interval, PromptScore, bootstrap
 from sift_index.evaluation.plots import PlotPoint
-from sift_index.evaluation.results import ResultRow, result_rows
+from sift_index.evaluation.results import ResultRow, data_label, interval_values, result_rows
 from sift_index.evaluation.run import EvalReport
 
 METRICS = (
@@ -105,15 +105,22 @@ def report_rows(
 ) -> list[ResultRow]:
     """Return rows for `benchmarks/results/quality.json`: each metric with _lo and _hi bounds.
 
-    The case is model/data set/method, `variant` behind the data set; F1 rows carry the dense
-    model's F1 on the same prompts.
+    The case is model/data set/method, `variant` behind the data set. Several data sets are also
+    taken together, as model/first+second/method: there each prompt counts the same. F1 rows carry
+    the dense model's F1 on the same prompts.
     """
     values: list[tuple[str, str, float, str]] = []
-    for dataset in sorted({one.dataset for one in report.asked}):
-        part = report.where("dataset", dataset)
+    for data, part in _by_data(report):
         for method in part.scores:
-            values += _method_rows(part, f"{model}/{dataset}{variant}/{method}", method)
+            values += _method_rows(part, f"{model}/{data}{variant}/{method}", method)
     return result_rows(values, device, baseline="dense attention, same prompts")
+
+
+def _by_data(report: EvalReport) -> Iterator[tuple[str, EvalReport]]:
+    datasets = sorted({one.dataset for one in report.asked})
+    yield from ((name, report.where("dataset", name)) for name in datasets)
+    if len(datasets) > 1:
+        yield data_label(datasets), report
 
 
 def _method_rows(
@@ -124,10 +131,7 @@ def _method_rows(
         found["f1_dense"] = method_intervals(report.scores[DENSE])["f1"]
     yield case, "prompts", float(len(report.tokens)), "prompts"
     for name, interval in found.items():
-        unit = UNITS.get(name, "share")
-        yield case, name, interval.mean, unit
-        yield case, f"{name}_lo", interval.low, unit
-        yield case, f"{name}_hi", interval.high, unit
+        yield from interval_values(case, name, interval, UNITS.get(name, "share"))
 
 
 def plot_points(report: EvalReport) -> list[PlotPoint]:

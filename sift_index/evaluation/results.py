@@ -3,8 +3,9 @@
 import json
 import platform
 import re
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from sift_index.errors import UsageError
+from sift_index.evaluation.metrics import Interval
 from sift_index.outputs import require_writable, write_whole
 
 # Folders of an absolute path, also inside a comma-separated list or behind `name:`.
@@ -41,9 +43,24 @@ def result_rows(
 ) -> list[ResultRow]:
     """Turn (case, metric, value, unit) into rows that carry date, device, versions and command."""
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    command = " ".join([_program(), *(_LEADING_FOLDERS.sub("", a) for a in sys.argv[1:])])
+    given = shlex.join(_LEADING_FOLDERS.sub("", argument) for argument in sys.argv[1:])
+    command = f"{_program()} {given}".rstrip()
     context = (baseline, date, device_name(device), installed_versions(), command)
     return [ResultRow(case, metric, value, unit, *context) for case, metric, value, unit in values]
+
+
+def data_label(datasets: Iterable[str]) -> str:
+    """Return what a case calls data sets taken together: `musique+wikimqa`."""
+    return "+".join(sorted(set(datasets)))
+
+
+def interval_values(
+    case: str, metric: str, found: Interval, unit: str
+) -> Iterator[tuple[str, str, float, str]]:
+    """Yield (case, metric, value, unit) of a mean and, as `_lo` and `_hi`, of its bounds."""
+    yield case, metric, found.mean, unit
+    yield case, f"{metric}_lo", found.low, unit
+    yield case, f"{metric}_hi", found.high, unit
 
 
 def _program() -> str:

@@ -240,7 +240,7 @@ def test_results_name_model_data_set_and_method(folder, quick, tmp_path, tiny_mo
     assert content["bench"] == "quality"
     assert {row["case"] for row in content["rows"]} == {
         f"{tiny_model_dir.name}/{dataset}/{method}"
-        for dataset in ("short", "long")
+        for dataset in ("short", "long", "long+short")
         for method in ("dense", "sift")
     }
     metrics = {row["metric"] for row in content["rows"] if row["case"].endswith("long/sift")}
@@ -267,6 +267,14 @@ def test_a_plot_is_a_png(quick, tmp_path):
     path = tmp_path / "new" / "plot.png"
     assert call(*quick, "--plot", path).exit_code == 0
     assert path.read_bytes()[:8] == PNG
+
+
+@pytest.mark.parametrize("report", ["quality", "invariance"])
+def test_results_that_cannot_be_written_are_refused_before_the_run(tmp_path, report):
+    (tmp_path / "r.json").write_text("[]")
+    result = call("--model", "no", "--report", report, "--results", tmp_path / "r.json")
+    assert result.exit_code == 2
+    assert "is no results file" in flat(result.stderr)
 
 
 @pytest.mark.parametrize("report", ["quality", "invariance"])
@@ -334,6 +342,30 @@ def test_invariance_as_json(folder, tiny_model_dir):
     assert found < before
 
 
+def test_invariance_writes_results(folder, tiny_model_dir, tmp_path):
+    path = tmp_path / "new" / "invariance.json"
+    arguments = [
+        *("--model", tiny_model_dir, "--report", "invariance", "--limit", "1"),
+        *("--questions", folder / "short.jsonl", "--questions", folder / "long.jsonl"),
+        *("--results", path, "--output", "json"),
+    ]
+    values = [values_of(call(*arguments, "--alpha", alpha)) for alpha in (0.02, 0.2)]
+    content = json.loads(path.read_text())
+    assert content["bench"] == "invariance"
+    by_name = {(row["case"], row["metric"]): row["value"] for row in content["rows"]}
+    data = f"{tiny_model_dir.name}/long+short"
+    policies = ("paper", "paper-fixed", "probe")
+    assert {case for case, _ in by_name} == {
+        *(f"{data}/alpha 0.02", f"{data}/alpha 0.2"),
+        *(f"{data}/beta 0.01/{policy}" for policy in policies),
+    }
+    for alpha, value in zip((0.02, 0.2), values, strict=True):
+        found = by_name[f"{data}/alpha {alpha}", "overall_density_prompt_hi"]
+        assert found == value["overall"]["la"]["density_prompt"]["high"]
+    mass = values[0]["pooled"]["ca"]["paper"]["mass"]["mean"]
+    assert by_name[f"{data}/beta 0.01/paper", "pooled_mass"] == mass
+
+
 def test_invariance_of_an_index_is_that_of_its_prompts(folder, tiny_model_dir):
     arguments = [folder / "index", "--model", tiny_model_dir, "--report", "invariance"]
     values = values_of(
@@ -348,8 +380,7 @@ def test_invariance_of_an_index_is_that_of_its_prompts(folder, tiny_model_dir):
         (("--alpha", "0"), "--alpha"),
         (("--alpha", "1"), "--alpha"),
         (("--alpha", "x"), "--alpha"),
-        (("--results", "r.json"), "expected --results and --scores with --report quality"),
-        (("--scores", "s.jsonl"), "expected --results and --scores with --report quality"),
+        (("--scores", "s.jsonl"), "expected --scores with --report quality"),
     ],
 )
 def test_what_invariance_cannot_take_is_refused(tmp_path, monkeypatch, arguments, message):

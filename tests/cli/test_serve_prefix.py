@@ -50,7 +50,9 @@ def test_results_are_cases_of_their_own(call, tmp_path):
         assert ("not the prefix the index was built behind" in result.stderr) == bool(options)
     rows = json.loads(results.read_text())["rows"]
     cases = {row["case"].partition("/mills")[2] for row in rows}
-    assert cases == {"/dense", "/sift", "+prefix/dense", "+prefix/sift"}
+    assert cases == {
+        f"{variant}/{method}" for variant in ("", " (other prefix)") for method in ("dense", "sift")
+    }
 
 
 def test_scores_of_another_prefix_are_not_joined(call, tmp_path):

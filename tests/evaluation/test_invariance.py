@@ -19,7 +19,7 @@ from sift_index.evaluation.invariance import (
     InvarianceReport,
     Limits,
     cross_table,
-    invariance_table,
+    invariance_rows,
     invariance_values,
     local_table,
     measure_invariance,
@@ -342,29 +342,53 @@ def test_a_prompt_without_claim_1_does_not_spoil_the_others():
     assert both.layers[1].ca_high != alone.layers[1].ca_high
 
 
-def test_the_table_has_a_row_per_layer_and_means_at_the_end(report):
-    columns, rows = invariance_table(report)
-    assert columns[:8] == ["layer", "LA tiles", "LA cells", "precision", "Jaccard", "LA mass"] + [
+def test_the_tables_have_a_row_per_layer_and_means_at_the_end(report):
+    (own, own_rows), (cross, cross_rows) = local_table(report), cross_table(report)
+    assert own == ["layer", "LA tiles", "LA cells", "precision", "Jaccard", "LA mass"] + [
         "on alone",
         "on prompt",
     ]
-    assert columns[8:12] == ["high %", "strict cells", "strict mass", "strict CA"]
-    assert columns[12:] == ["probe cells", "probe mass", "probe CA"]
-    assert [row[0] for row in rows] == ["0", "1", "pooled", "all"]
+    assert cross[:5] == ["layer", "high %", "strict cells", "strict mass", "strict CA"]
+    assert cross[5:] == ["probe cells", "probe mass", "probe CA"]
+    for rows in (own_rows, cross_rows):
+        assert [row[0] for row in rows] == ["0", "1", "pooled", "all"]
     means = [report.layers[1], report.pooled, report.overall]
-    for row, found in zip(rows[1:], means, strict=True):
+    for own_row, cross_row, found in zip(own_rows[1:], cross_rows[1:], means, strict=True):
         numbers = {n: getattr(value, "mean", value) for n, value in flat(found).items()}
         numbers["ca_high"] *= 100
-        assert row[1:] == [f"{number:.3f}" for number in numbers.values()]
+        shown = [f"{number:.3f}" for number in numbers.values()]
+        assert own_row[1:] + cross_row[1:] == shown
 
 
-def test_the_two_tables_are_the_halves_of_the_whole(report):
-    columns, rows = invariance_table(report)
-    assert local_table(report) == (columns[:8], [row[:8] for row in rows])
-    assert cross_table(report) == (
-        ["layer", *columns[8:]],
-        [[row[0], *row[8:]] for row in rows],
-    )
+def test_rows_hold_both_claims_with_intervals(report):
+    rows = invariance_rows(report, "tiny", "hops+mills", torch.device("cpu"))
+    by_name = {(row.case, row.metric): row.value for row in rows}
+    assert len(by_name) == len(rows)
+    la, ca = "tiny/hops+mills/alpha 0.5", "tiny/hops+mills/beta 0.015"
+    assert {case for case, _ in by_name} == {la, f"{ca}/strict", f"{ca}/probe"}
+    for kind, means in (("pooled", report.pooled), ("overall", report.overall)):
+        shares = {(la, name): getattr(means.la, name) for name in LA}
+        for policy in means.ca:
+            found = {name: getattr(means.ca[policy], name) for name in CA}
+            found["high"] = means.ca_high
+            shares |= {(f"{ca}/{policy}", name): share for name, share in found.items()}
+        for (case, name), share in shares.items():
+            for end, value in (("", share.mean), ("_lo", share.low), ("_hi", share.high)):
+                assert by_name.pop((case, f"{kind}_{name}{end}")) == value
+    documents = {la: 4.0, f"{ca}/strict": 7.0, f"{ca}/probe": 7.0}
+    assert by_name == {
+        **{(case, "prompts"): 2.0 for case in documents},
+        **{(case, "documents"): count for case, count in documents.items()},
+    }
+
+
+def test_what_cannot_be_counted_has_no_row():
+    found = measure_predictors(MODEL, WRITER, SHORT, {"on": Fixed("on")}, limits=LIMITS)
+    rows = invariance_rows(found, "tiny", "short", torch.device("cpu"))
+    assert all(math.isfinite(row.value) for row in rows)
+    own = {row.metric: row.value for row in rows if "/alpha " in row.case}
+    assert own == {"prompts": 1.0, "documents": 0.0}
+    assert "pooled_mass" in {row.metric for row in rows}
 
 
 def test_values_are_the_report(report):

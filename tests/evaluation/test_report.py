@@ -203,7 +203,7 @@ def test_rows_have_a_case_per_model_data_set_and_method():
     assert len(by_name) == len(rows)
     assert {row.case for row in rows} == {
         f"tiny/{dataset}/{method}"
-        for dataset in ("hops", "needles")
+        for dataset in ("hops", "needles", "hops+needles")
         for method in ("dense", "sift", "epic:9")
     }
     hops = bootstrap(values_of(SIFT[:2], "f1"))
@@ -224,6 +224,25 @@ def test_rows_have_a_case_per_model_data_set_and_method():
     }
     assert ("tiny/hops/epic:9", "ca_recall") not in by_name
     assert {row.baseline for row in rows} == {"dense attention, same prompts"}
+
+
+def test_rows_of_several_data_sets_are_also_pooled_over_prompts():
+    rows = report_rows(REPORT, "tiny", torch.device("cpu"), " (other prefix)")
+    by_name = {(row.case, row.metric): row.value for row in rows}
+    case = "tiny/hops+needles (other prefix)/sift"
+    pooled, dense = bootstrap(values_of(SIFT, "kl")), bootstrap(values_of(DENSE, "f1"))
+    # Each prompt counts the same: not the mean of the two data sets' means.
+    apart = [by_name[f"tiny/{name} (other prefix)/sift", "kl"] for name in ("hops", "needles")]
+    assert pooled.mean == pytest.approx(0.02) and sum(apart) / 2 == pytest.approx(0.0225)
+    assert by_name[case, "prompts"] == 3.0
+    for end, value in (("", pooled.mean), ("_lo", pooled.low), ("_hi", pooled.high)):
+        assert by_name[case, f"kl{end}"] == value
+    assert by_name[case, "f1_dense_hi"] == dense.high
+
+
+def test_one_data_set_has_no_pooled_rows():
+    rows = report_rows(REPORT.where("dataset", "hops"), "tiny", torch.device("cpu"))
+    assert {row.case.split("/")[1] for row in rows} == {"hops"}
 
 
 def test_rows_without_answers_or_without_dense_have_no_dense_f1():

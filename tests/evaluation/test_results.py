@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sift_index.errors import UsageError
-from sift_index.evaluation.results import merge_results, read_results, result_rows
+from sift_index.evaluation.results import data_label, merge_results, read_results, result_rows
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,8 @@ from sift_index.evaluation.results import merge_results, read_results, result_ro
         (["sift-index", "--methods", "policy:/t/p.yaml@2,policy:b/q.yaml,dense"],
          "sift-index --methods policy:p.yaml@2,policy:b/q.yaml,dense"),
         (["sift-index", "--results=/t/r.json"], "sift-index --results=r.json"),
+        (["sift-index", "--serve-prefix", "Be short."], "sift-index --serve-prefix 'Be short.'"),
+        (["sift-index"], "sift-index"),
     ],
 )  # fmt: skip
 def test_the_command_of_a_row(monkeypatch, given, shown):
@@ -25,6 +27,11 @@ def test_the_command_of_a_row(monkeypatch, given, shown):
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
     (row,) = result_rows([("case", "kl", 0.1, "nats")], torch.device("cpu"))
     assert row.command == shown
+
+
+def test_data_sets_taken_together_have_one_name_in_any_order():
+    assert data_label(["musique", "examples", "musique"]) == "examples+musique"
+    assert data_label(iter(["musique"])) == "musique"
 
 
 def test_a_disk_that_is_full_keeps_the_old_file(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from sift_index.evaluation.invariance.measures import (
 from sift_index.evaluation.invariance.plot import plot_invariance
 from sift_index.evaluation.invariance.report import (
     cross_table,
-    invariance_table,
+    invariance_rows,
     invariance_values,
     local_table,
 )
@@ -32,7 +32,7 @@ __all__ = [
     "LocalRecall",
     "Predictor",
     "cross_table",
-    "invariance_table",
+    "invariance_rows",
     "invariance_values",
     "local_table",
     "measure_invariance",

@@ -1,12 +1,15 @@
-"""Both claims as tables for people and as JSON values."""
+"""Both claims as tables for people, as JSON values and as rows of a results file."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
 from sift_index.evaluation.invariance.measures import Invariance, InvarianceReport, combine
 from sift_index.evaluation.metrics import Interval
+from sift_index.evaluation.results import ResultRow, interval_values, result_rows
 
 Table = tuple[list[str], list[list[str]]]
 LA_COLUMNS = {
@@ -19,17 +22,6 @@ LA_COLUMNS = {
     "density_prompt": "on prompt",
 }
 CA_COLUMNS = {"cells": "cells", "mass": "mass", "density": "CA"}
-
-
-def invariance_table(report: InvarianceReport) -> Table:
-    """Return column names and rows of text for both claims: a row per layer, `pooled`, `all`.
-
-    Means only; the intervals of the last two are in `invariance_values`.
-    """
-    columns, rows = local_table(report)
-    cross_columns, cross_rows = cross_table(report)
-    both = [[*a, *b[1:]] for a, b in zip(rows, cross_rows, strict=True)]
-    return [*columns, *cross_columns[1:]], both
 
 
 def local_table(report: InvarianceReport) -> Table:
@@ -72,6 +64,38 @@ def invariance_values(report: InvarianceReport) -> dict[str, Any]:
         "overall": _intervals(report.overall),
         "layers": layers,
     }
+
+
+def invariance_rows(
+    report: InvarianceReport, model: str, data: str, device: torch.device
+) -> list[ResultRow]:
+    """Return rows for `benchmarks/results/invariance.json`, each share with _lo and _hi bounds.
+
+    Claim 1 has the case model/data/alpha A, claim 2 model/data/beta B/policy: neither depends on
+    the other's limit. Metrics are `pooled_` and `overall_` shares of the report; those with nothing
+    to count have no row.
+    """
+    limits = report.limits
+    la, ca = f"{model}/{data}/alpha {limits.alpha:g}", f"{model}/{data}/beta {limits.beta:g}"
+    documents = {la: report.la_documents}
+    documents |= {f"{ca}/{policy}": report.documents for policy in report.overall.ca}
+    values: list[tuple[str, str, float, str]] = []
+    for case, count in documents.items():
+        values.append((case, "prompts", float(report.prompts), "prompts"))
+        values.append((case, "documents", float(count), "documents"))
+    for kind, means in (("pooled", report.pooled), ("overall", report.overall)):
+        for case, name, share in _shares(means, la, ca):
+            if not math.isnan(share.mean):
+                values += interval_values(case, f"{kind}_{name}", share, "share")
+    return result_rows(values, device, baseline="dense attention, same prompts")
+
+
+def _shares(found: Invariance[Interval], la: str, ca: str) -> Iterator[tuple[str, str, Interval]]:
+    """Yield every share with its case and name."""
+    yield from ((la, name, getattr(found.la, name)) for name in LA_COLUMNS)
+    for policy, cross in found.ca.items():
+        yield f"{ca}/{policy}", "high", found.ca_high
+        yield from ((f"{ca}/{policy}", name, getattr(cross, name)) for name in CA_COLUMNS)
 
 
 def _rows(
