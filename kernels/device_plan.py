@@ -31,11 +31,13 @@ ROW_COLUMNS = 8
 DENSE = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chunk:
-    """What rows [row_start, row_stop) of a prompt take, in host integers; the same for all layers.
+    """What rows [row_start, row_stop) of a prompt take; the same for all layers.
 
     first_tile, tiles: the row tiles to run; those behind the table are cut from the plan's end.
+    order: int32 [tiles], their numbers, dear ones first. The first `dense` of them are dense rows,
+    glue, which see every key in front of them.
     list_stop: the key in front of which every list prefix of these rows ends, so that later keys
     need no compaction. pages: how many pages begin in front of it.
     """
@@ -44,6 +46,8 @@ class Chunk:
     row_stop: int
     first_tile: int
     tiles: int
+    order: torch.Tensor = field(repr=False)
+    dense: int
     list_stop: int
     pages: int
 
@@ -106,13 +110,20 @@ class DevicePlan:
 
     def _chunk(self, row_start: int, row_stop: int) -> Chunk:
         first, stop = self.tiles.covering(row_start, row_stop)
-        last = int(self.tiles.span[first:stop].max(initial=-1))
+        span = self.tiles.span[first:stop]
+        last = int(span.max(initial=-1))
         list_stop = self.source.spans[last].start if last >= 0 else 0
-        first += max(0, row_start - self.length) // TILE
         if row_start < row_stop:
+            first += max(0, row_start - self.length) // TILE
             stop += -(-max(0, row_stop - self.length) // TILE)
+        # The last tiles see most keys. Those behind the table are dense.
+        number = np.arange(first, stop)[::-1]
+        span = np.concatenate((span, np.full(len(number) - len(span), -1)))
+        glue = span[::-1] < 0
+        order = upload_tables((np.concatenate((number[glue], number[~glue])),), self.device)[0]
         pages = int(self.pages.start.searchsorted(list_stop))
-        return Chunk(row_start, row_stop, first, stop - first, list_stop, pages)
+        dense = int(glue.sum())
+        return Chunk(row_start, row_stop, first, stop - first, order, dense, list_stop, pages)
 
 
 def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
@@ -122,7 +133,7 @@ def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
     spans = span_table(plan)
     pages, tiles = page_table(plan, spans), tile_table(plan, spans)
     bits = _upload_bits(plan, device)
-    page_columns, slot_page, row_tiles = _upload_tables(
+    page_columns, slot_page, row_tiles = upload_tables(
         (_page_columns(plan, pages), pages.slot_page, _row_columns(plan, tiles)), device
     )
     offsets = _list_offsets(plan.layout, bits, page_columns)
@@ -200,7 +211,7 @@ def _upload_bits(plan: SparsePlan, device: torch.device) -> torch.Tensor:
     return torch.cat(parts, out=staging).to(device, non_blocking=True)
 
 
-def _upload_tables(tables: Sequence[Ints], device: torch.device) -> list[torch.Tensor]:
+def upload_tables(tables: Sequence[Ints], device: torch.device) -> list[torch.Tensor]:
     """Return int32 tensors of the tables' shapes, views of one buffer uploaded at once."""
     flat = np.concatenate([table.reshape(-1) for table in tables])
     joined = torch.from_numpy(flat.astype(np.int32))

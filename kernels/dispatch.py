@@ -1,9 +1,9 @@
 """The one place that decides which implementation attends, checks its arguments and says so.
 
-A CPU takes the torch reference. A GPU takes the Triton kernel, or the reference where Triton cannot
-run, with one warning that says why. The environment variable `SIFT_ATTENTION` overrides this:
-`reference` everywhere, or `triton`, which raises where it cannot run (on a CPU it needs Triton's
-interpreter, TRITON_INTERPRET=1). Logger: `sift_index.kernels`, one INFO line per path and process.
+A CPU takes the torch reference. A GPU takes the first that can run of `PATHS`, with one warning
+where a faster one was expected. The environment variable `SIFT_ATTENTION` names one instead, which
+raises where it cannot run (`triton` on a CPU needs Triton's interpreter, TRITON_INTERPRET=1).
+Logger: `sift_index.kernels`, one INFO line per path and process.
 """
 
 import logging
@@ -18,12 +18,14 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from sift_index.formats.errors import PlanError, SiftError, SiftWarning, UsageError
-from sift_index.kernels import reference
+from sift_index.kernels import hopper_attention, library_attention, reference, varlen
 from sift_index.kernels.device_plan import DevicePlan, device_plan
-from sift_index.kernels.plan import MaskLayout, SparsePlan
+from sift_index.kernels.plan import SparsePlan
 
 VARIABLE = "SIFT_ATTENTION"
-AUTO, REFERENCE, TRITON = "auto", "reference", "triton"
+AUTO, GLUON, LIBRARY, TRITON, REFERENCE = "auto", "gluon", "library", "triton", "reference"
+# Fastest first: the kernel for Hopper, compaction and an attention library, the portable kernel.
+PATHS = (GLUON, LIBRARY, TRITON, REFERENCE)
 TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 TRITON_HEAD_DIMS = (16, 32, 64, 128)
 
@@ -87,10 +89,10 @@ def attend(
     if q.shape[1] == 1 and row_start >= plan.length and not return_lse:
         # Decoding: one dense row, for which PyTorch has kernels that split the keys.
         return _dense_row(q, k, v, scale)
-    choice = choose(q, k, plan.layout)
+    choice = choose(q, k, v, plan, scale)
     _announce(choice)
-    attend_there = _by_triton if choice.path == TRITON else _by_reference
-    out, lse = attend_there(q, k, v, plan, layer, row_start, scale, return_lse)
+    attend_there = _by_reference if choice.path == REFERENCE else _by_lists
+    out, lse = attend_there(choice.path, q, k, v, plan, layer, row_start, scale, return_lse)
     return (out, lse) if return_lse else out
 
 
@@ -100,31 +102,64 @@ def _dense_row(
     return scaled_dot_product_attention(q[None], k[None], v[None], scale=scale, enable_gqa=True)[0]
 
 
-def choose(q: torch.Tensor, k: torch.Tensor, layout: MaskLayout) -> Choice:
-    """Return the implementation for these tensors. Raises UsageError for a bad SIFT_ATTENTION."""
+def choose(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    plan: DevicePlan | SparsePlan,
+    scale: float | None = None,
+) -> Choice:
+    """Return the implementation for a call. Raises UsageError for a bad SIFT_ATTENTION."""
     asked = os.environ.get(VARIABLE, AUTO)
-    if asked not in (AUTO, REFERENCE, TRITON):
+    if asked not in (AUTO, *PATHS):
         raise UsageError(
-            f"{VARIABLE}: expected {AUTO}, {REFERENCE} or {TRITON}, found {asked!r}; unset it to "
-            "let the device decide"
+            f"{VARIABLE}: expected {AUTO}, {', '.join(PATHS)}, found {asked!r}; unset it to let "
+            "the device decide"
         )
     if asked == REFERENCE:
         return Choice(REFERENCE, f"{VARIABLE}={REFERENCE}")
     if asked == AUTO and q.device.type == "cpu":
         return Choice(REFERENCE, "the tensors are on a CPU")
-    obstacle = _triton_obstacle(q, k, layout)
-    if obstacle is None:
-        return Choice(TRITON, f"{q.device.type}, {q.dtype}, head_dim {q.shape[2]}")
-    if asked == TRITON:
+    obstacles: list[str] = []
+    for path in PATHS[:-1] if asked == AUTO else (asked,):
+        obstacle = _obstacle(path, q, k, v, plan, scale)
+        if obstacle is None:
+            reason = "; ".join([f"{q.device.type}, {q.dtype}, head_dim {q.shape[2]}", *obstacles])
+            return Choice(path, reason, degraded=bool(obstacles) and _is_hopper(q.device))
+        obstacles.append(f"{path} cannot run: {obstacle}")
+    if asked != AUTO:
         raise UsageError(
-            f"{VARIABLE}={TRITON}: expected a call that Triton can run, found that {obstacle}; "
-            "unset the variable to fall back to the reference"
+            f"{VARIABLE}={asked}: expected a call that it can run, found that {obstacle}; unset "
+            "the variable to let the device decide"
         )
-    return Choice(REFERENCE, obstacle, degraded=True)
+    return Choice(REFERENCE, "; ".join(obstacles), degraded=True)
 
 
-def _triton_obstacle(q: torch.Tensor, k: torch.Tensor, layout: MaskLayout) -> str | None:
-    """Return why the Triton kernel cannot run this call, or None."""
+def _obstacle(
+    path: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    plan: DevicePlan | SparsePlan,
+    scale: float | None,
+) -> str | None:
+    """Return why an implementation cannot run a call, or None."""
+    mask_heads = plan.layout.mask_heads
+    if mask_heads % k.shape[0]:
+        return f"{mask_heads} mask heads are not a multiple of {k.shape[0]} KV heads"
+    if path == GLUON:
+        return hopper_attention.obstacle(q, k, v, q.shape[2] ** -0.5 if scale is None else scale)
+    if path == LIBRARY:
+        found = varlen.best(q.device, q.dtype, q.shape[2])
+        return library_attention.obstacle(plan) if found.backend else found.reason
+    return _triton_obstacle(q)
+
+
+def _is_hopper(device: torch.device) -> bool:
+    return hopper_attention.capability(device) == hopper_attention.CAPABILITY
+
+
+def _triton_obstacle(q: torch.Tensor) -> str | None:
     if find_spec("triton") is None:
         return "triton is not installed (pip install 'sift-index[gpu]')"
     if q.device.type == "cpu" and not _interpreting():
@@ -135,8 +170,6 @@ def _triton_obstacle(q: torch.Tensor, k: torch.Tensor, layout: MaskLayout) -> st
         return f"the dtype is {q.dtype}, not float16, bfloat16 or float32"
     if q.shape[2] not in TRITON_HEAD_DIMS:
         return f"head_dim is {q.shape[2]}, not one of {', '.join(map(str, TRITON_HEAD_DIMS))}"
-    if layout.mask_heads % k.shape[0]:
-        return f"{layout.mask_heads} mask heads are not a multiple of {k.shape[0]} KV heads"
     return None
 
 
@@ -154,7 +187,7 @@ def _announce(choice: Choice) -> None:
     if choice.degraded and choice.reason not in _said:
         _said.add(choice.reason)
         warnings.warn(
-            f"sparse attention falls back to the slow torch reference: {choice.reason}",
+            f"sparse attention falls back to the {choice.path} path: {choice.reason}",
             SiftWarning,
             stacklevel=3,
         )
@@ -170,7 +203,8 @@ def _moved(plan: SparsePlan, device: torch.device) -> SparsePlan:
     return plan.to(device)
 
 
-def _by_triton(
+def _by_lists(
+    path: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -180,13 +214,22 @@ def _by_triton(
     scale: float | None,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    decoded = plan if isinstance(plan, DevicePlan) else _decoded(plan, q.device)
+    if path == GLUON:
+        return hopper_attention.sparse_attention(
+            q, k, v, decoded, layer, row_start, scale, with_lse
+        )
+    if path == LIBRARY:
+        return library_attention.sparse_attention(
+            q, k, v, decoded, layer, row_start, scale, with_lse
+        )
     from sift_index.kernels.triton_attention import sparse_attention
 
-    decoded = plan if isinstance(plan, DevicePlan) else _decoded(plan, q.device)
     return sparse_attention(q, k, v, decoded, layer, row_start, scale, with_lse)
 
 
 def _by_reference(
+    path: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

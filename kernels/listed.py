@@ -17,12 +17,12 @@ def attend_to_lists(
     v: torch.Tensor,
     k_list: torch.Tensor,
     v_list: torch.Tensor,
+    order: torch.Tensor,
     row_tiles: torch.Tensor,
     counts: torch.Tensor,
     bits: torch.Tensor,
     *,
-    first_tile: int,
-    tiles: int,
+    dense: int,
     length: int,
     row_start: int,
     layer: int,
@@ -34,10 +34,10 @@ def attend_to_lists(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do what `triton_attention.attend_to_lists` does; reads the tables on the host."""
     heads, rows, dim = q.shape
-    out = q.new_empty(heads, rows, dim)
+    out = q.new_empty(rows, heads, dim).transpose(0, 1)  # as projections take it
     lse = q.new_empty((heads, rows) if with_lse else (0,), dtype=torch.float32)
     bit_rows = _Bits(bits, level, levels, neighbour)
-    for entry in _entries(row_tiles, first_tile, tiles, length):
+    for entry in _entries(row_tiles, order, length):
         begin, end = max(entry[columns.BEGIN], row_start), min(entry[columns.END], row_start + rows)
         local = slice(begin - row_start, end - row_start)
         for head in range(heads):
@@ -57,17 +57,20 @@ def attend_to_lists(
     return out, lse
 
 
-def _entries(row_tiles: torch.Tensor, first: int, tiles: int, length: int) -> list[list[int]]:
-    """Return the rows of the table, and dense ones behind it, for a range of tiles."""
-    entries = row_tiles[first : first + tiles].tolist()
-    behind = max(0, first - row_tiles.shape[0])
-    for number in range(behind, behind + tiles - len(entries)):
-        entry = [0] * columns.ROW_COLUMNS
-        entry[columns.BEGIN] = length + TILE * number
-        entry[columns.END] = entry[columns.BEGIN] + TILE
-        entry[columns.LA_BASE] = columns.DENSE
-        entries.append(entry)
-    return list(entries)
+def _entries(row_tiles: torch.Tensor, order: torch.Tensor, length: int) -> list[list[int]]:
+    """Return the rows of the table for some tiles, and dense ones for those behind it."""
+    table = row_tiles.tolist()
+    return [
+        table[tile] if tile < len(table) else _behind(length + TILE * (tile - len(table)))
+        for tile in order.tolist()
+    ]
+
+
+def _behind(begin: int) -> list[int]:
+    entry = [0] * columns.ROW_COLUMNS
+    entry[columns.BEGIN], entry[columns.END] = begin, begin + TILE
+    entry[columns.LA_BASE] = columns.DENSE
+    return entry
 
 
 class _Bits:

@@ -2,14 +2,14 @@
 
 A compiled graph sees two opaque operators with known output shapes, so nothing breaks it. The
 integers of a chunk are worked out before the graph (`DevicePlan.chunk`); inside it are only tensors
-and those integers. On a GPU the operators run in Triton, elsewhere in plain torch.
+and those integers. On a GPU the operators run in Gluon or Triton, elsewhere in plain torch.
 """
 
 from typing import Any
 
 import torch
 
-from sift_index.kernels import compaction, listed
+from sift_index.kernels import compaction, hopper_attention, listed
 from sift_index.kernels.device_plan import Chunk, DevicePlan
 from sift_index.kernels.lists import Pair, attend_through_lists
 
@@ -45,23 +45,29 @@ def _(k: torch.Tensor, v: torch.Tensor, *pages: Any) -> Pair:
     return k.new_empty(shape), v.new_empty(shape)
 
 
-# The plain torch form is the operator: Triton takes its place on a GPU.
+# The plain torch form is the operator: Gluon or Triton takes its place on a GPU.
 attend_to_lists = torch.library.custom_op("sift::sparse_attention", mutates_args=())(
     listed.attend_to_lists
 )
 
 
 @attend_to_lists.register_kernel("cuda")
-def _(*tensors: torch.Tensor, **values: int | float | bool) -> Pair:
+def _(*tensors: torch.Tensor, **values: Any) -> Pair:
     from sift_index.kernels import triton_attention
 
-    return triton_attention.attend_to_lists(*tensors, **values)  # type: ignore[arg-type]
+    q, k, v, *_ = tensors
+    on_hopper = hopper_attention.obstacle(q, k, v, values["scale"]) is None
+    if on_hopper:
+        return hopper_attention.attend_to_lists(*tensors, **values)
+    found: Pair = triton_attention.attend_to_lists(*tensors, **values)
+    return found
 
 
 @attend_to_lists.register_fake
 def _(q: torch.Tensor, *tensors: torch.Tensor, with_lse: bool, **values: int | float) -> Pair:
     lse = q.new_empty(q.shape[:2] if with_lse else (0,), dtype=torch.float32)
-    return q.new_empty(q.shape), lse
+    heads, rows, dim = q.shape
+    return q.new_empty(rows, heads, dim).transpose(0, 1), lse
 
 
 def sparse_attention(

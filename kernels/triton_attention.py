@@ -75,8 +75,7 @@ def _visit(  # type: ignore[no-untyped-def]
 
 # Host integers that change with every prompt and chunk: specialised, each would compile anew.
 _VARYING = [
-    "first_tile",
-    "tiles",
+    "known_tiles",
     "length",
     "row_start",
     "row_stop",
@@ -96,11 +95,11 @@ def _attend_tile(  # type: ignore[no-untyped-def]
     v_list,
     out,  # [heads, R, D]
     lse,  # float32 [heads, R], contiguous
-    row_tiles,  # int32 [T, 8]
+    order,  # int32 [tiles]
+    row_tiles,  # int32 [known_tiles, 8]
     counts,  # int32 [mask_heads, slots] of this layer, contiguous
     bits,  # uint8, packed
-    first_tile,
-    tiles,  # T
+    known_tiles,
     length,  # rows behind it are dense
     row_start,
     row_stop,
@@ -126,15 +125,14 @@ def _attend_tile(  # type: ignore[no-untyped-def]
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    # The last tiles see most keys: start them first.
-    tile = first_tile + tl.num_programs(0) - 1 - tl.program_id(0)
+    tile = tl.load(order + tl.program_id(0))
     head = tl.program_id(1)
     mask_head = head // heads_per_mask
 
     # Rows behind the plan have no entry: they are cut from its end, and dense.
-    known = tile < tiles
+    known = tile < known_tiles
     entry = row_tiles + tile * COLUMNS
-    behind = length + (tile - tiles) * ROWS
+    behind = length + (tile - known_tiles) * ROWS
     begin = tl.load(entry + BEGIN, mask=known, other=0)
     begin = tl.where(known, begin, behind)
     end = tl.load(entry + END, mask=known, other=0)
@@ -245,12 +243,12 @@ def attend_to_lists(
     v: torch.Tensor,
     k_list: torch.Tensor,
     v_list: torch.Tensor,
+    order: torch.Tensor,
     row_tiles: torch.Tensor,
     counts: torch.Tensor,
     bits: torch.Tensor,
     *,
-    first_tile: int,
-    tiles: int,
+    dense: int,
     length: int,
     row_start: int,
     layer: int,
@@ -263,16 +261,16 @@ def attend_to_lists(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend to compacted lists [mask_heads, capacity, D] and to the rows' own keys.
 
-    counts: int32 [mask_heads, slots] of one layer. `first_tile` and `tiles` as in `Chunk`, the
-    other names as in `DevicePlan` and its layout. Returns as `sparse_attention`.
+    counts: int32 [mask_heads, slots] of one layer. `order` and `dense` as in `Chunk`, the other
+    names as in `DevicePlan` and its layout. Returns as `sparse_attention`.
     """
     heads, rows, dim = q.shape
     mask_heads, slots = counts.shape
-    out = q.new_empty(heads, rows, dim)
+    out = q.new_empty(rows, heads, dim).transpose(0, 1)  # as projections take it
     lse = q.new_empty((heads, rows) if with_lse else (0,), dtype=torch.float32)
     if not rows:
         return out, lse
-    _attend_tile[(tiles, heads)](
+    _attend_tile[(order.shape[0], heads)](
         q,
         k,
         v,
@@ -280,10 +278,10 @@ def attend_to_lists(
         v_list,
         out,
         lse,
+        order,
         row_tiles,
         counts,
         bits,
-        first_tile,
         row_tiles.shape[0],
         length,
         row_start,

@@ -1,16 +1,26 @@
-"""Gather-compaction in Triton: one program copies one page of one head to its place in the list.
+"""Gather-compaction in Triton: a program copies some pages of one head to their places in the list.
 
-Import this module only where Triton is installed; `compaction.compact` is its truth.
+Behind the list come zeros: attention reads it in blocks, and a weight of zero does not hide a value
+that is not a number. Import this module only where Triton is installed; `compaction.compact` is its
+truth.
 """
 
 import torch
 import triton
 import triton.language as tl
 
+# Rows a program copies; more where a page is longer.
+ROWS = 128
+# Zeros behind a list: as many keys as the longest block of an attention that reads it.
+PAD = tl.constexpr(256)
+
 
 # Host integers that change with every prompt and chunk: specialised, each would compile anew.
-@triton.jit(do_not_specialize=["keys", "capacity", "offsets_stride"])  # type: ignore[untyped-decorator]
-def _copy_page(  # type: ignore[no-untyped-def]
+_VARYING = ["pages", "keys", "capacity", "offsets_stride"]
+
+
+@triton.jit(do_not_specialize=_VARYING)  # type: ignore[untyped-decorator]
+def _copy_pages(  # type: ignore[no-untyped-def]
     k,  # [kv_heads, N, D]
     v,
     k_list,  # [mask_heads, capacity, D], contiguous
@@ -18,6 +28,7 @@ def _copy_page(  # type: ignore[no-untyped-def]
     page_start,  # int32 [P]
     page_length,
     offsets,  # int32 [mask_heads, P + 1]
+    pages,  # P
     keys,  # N
     capacity,
     k_head_stride,
@@ -29,24 +40,35 @@ def _copy_page(  # type: ignore[no-untyped-def]
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     PAGE: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    page, head = tl.program_id(0), tl.program_id(1)
-    at = tl.load(offsets + head * offsets_stride + page)
-    after = tl.load(offsets + head * offsets_stride + page + 1)
-    if after > at:
-        row = tl.arange(0, PAGE)
-        column = tl.arange(0, BLOCK_D)[None, :]
-        source = tl.load(page_start + page) + row
-        target = at + row
-        kept = (row < tl.load(page_length + page)) & (source < keys) & (target < capacity)
-        kept = kept[:, None] & (column < D)
-        kv_head = (head // heads_per_kv).to(tl.int64)
-        read = source.to(tl.int64)[:, None]
-        write = (head.to(tl.int64) * capacity + target)[:, None] * D + column
-        k_rows = tl.load(k + kv_head * k_head_stride + read * k_row_stride + column, mask=kept)
-        v_rows = tl.load(v + kv_head * v_head_stride + read * v_row_stride + column, mask=kept)
-        tl.store(k_list + write, k_rows, mask=kept)
-        tl.store(v_list + write, v_rows, mask=kept)
+    head = tl.program_id(1)
+    offsets += head * offsets_stride
+    column = tl.arange(0, BLOCK_D)[None, :]
+    row = tl.arange(0, ROWS)
+    page = tl.program_id(0) * (ROWS // PAGE) + row // PAGE
+    known = page < pages
+    at = tl.load(offsets + page, mask=known, other=0)
+    after = tl.load(offsets + page + 1, mask=known, other=0)
+    source = tl.load(page_start + page, mask=known, other=0) + row % PAGE
+    target = at + row % PAGE
+    kept = (target < after) & (source < keys) & (target < capacity)
+    kept = kept[:, None] & (column < D)
+    kv_head = (head // heads_per_kv).to(tl.int64)
+    read = source.to(tl.int64)[:, None]
+    write = (head.to(tl.int64) * capacity + target)[:, None] * D + column
+    k_rows = tl.load(k + kv_head * k_head_stride + read * k_row_stride + column, mask=kept)
+    v_rows = tl.load(v + kv_head * v_head_stride + read * v_row_stride + column, mask=kept)
+    tl.store(k_list + write, k_rows, mask=kept)
+    tl.store(v_list + write, v_rows, mask=kept)
+
+    if tl.program_id(0) == 0:
+        padded = tl.load(offsets + pages) + tl.arange(0, PAD)
+        behind = (padded < capacity)[:, None] & (column < D)
+        write_behind = (head.to(tl.int64) * capacity + padded)[:, None] * D + column
+        zeros = tl.zeros((PAD, BLOCK_D), k_list.dtype.element_ty)
+        tl.store(k_list + write_behind, zeros, mask=behind)
+        tl.store(v_list + write_behind, zeros, mask=behind)
 
 
 def compact(
@@ -60,18 +82,22 @@ def compact(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do what `compaction.compact` does; no page may be longer than `page_size`.
 
-    The last dimension of k and v must be contiguous, as offsets' must; other strides are free.
+    Up to 256 rows behind a head's list are zeros. The last dimension of k and v must be contiguous,
+    as offsets' must; other strides are free.
     """
     heads, dim = offsets.shape[0], k.shape[2]
     lists = [x.new_empty(heads, capacity, dim) for x in (k, v)]
-    if page_start.shape[0] and capacity:
-        _copy_page[(page_start.shape[0], heads)](
+    pages, page = page_start.shape[0], triton.next_power_of_2(page_size)
+    rows = max(ROWS, page)
+    if capacity:
+        _copy_pages[(max(1, triton.cdiv(pages, rows // page)), heads)](
             k,
             v,
             *lists,
             page_start,
             page_length,
             offsets,
+            pages,
             k.shape[1],
             capacity,
             k.stride(0),
@@ -82,6 +108,7 @@ def compact(
             heads // k.shape[0],
             D=dim,
             BLOCK_D=triton.next_power_of_2(dim),
-            PAGE=triton.next_power_of_2(page_size),
+            PAGE=page,
+            ROWS=rows,
         )
     return lists[0], lists[1]

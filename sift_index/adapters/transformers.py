@@ -18,7 +18,7 @@ from sift_index.adapters.hf_attention import active_handler, attention_handler
 from sift_index.errors import PlanError
 from sift_index.fingerprints import served_fingerprint
 from sift_index.formats.fingerprint import check_serve
-from sift_index.kernels.api import sparse_attention
+from sift_index.kernels.api import DevicePlan, attend, device_plan
 from sift_index.models.support import check_supported
 from sift_index.runtime.plan import PromptPlan
 
@@ -57,8 +57,9 @@ class _SparseHandler:
 
     def __init__(self, plan: PromptPlan) -> None:
         self._plan = plan
-        self._sparse = plan.sparse
         self._row_start = 0
+        # Decoded once, not layer by layer; a model may be spread over several devices.
+        self._decoded: dict[torch.device, DevicePlan] = {}
 
     def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before each forward: where its rows start, and that they are the plan's tokens.
@@ -102,5 +103,6 @@ class _SparseHandler:
                 f"expected {self._row_start + q.shape[1]} keys (cached and new), found "
                 f"{k.shape[1]}; pass a DynamicCache that holds this prompt from its start"
             )
-        self._sparse = self._sparse.to(q.device)
-        return sparse_attention(q, k, v, self._sparse, layer, self._row_start, scale)
+        if q.device not in self._decoded:
+            self._decoded[q.device] = device_plan(self._plan.sparse, q.device)
+        return attend(q, k, v, self._decoded[q.device], layer, self._row_start, scale)

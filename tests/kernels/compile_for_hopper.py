@@ -1,4 +1,4 @@
-"""Compile the Triton kernels for an H100/H200 on any machine and print what came of it.
+"""Compile the Triton and Gluon kernels for an H100/H200 on any machine and print what came of it.
 
     python -m tests.kernels.compile_for_hopper
 
@@ -11,15 +11,19 @@ import subprocess
 import tempfile
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
-from sift_index.kernels import triton_attention, triton_compaction
+from sift_index.kernels import hopper_attention, hopper_kernel, triton_attention, triton_compaction
 
 TYPES = {
     **dict.fromkeys(("q", "k", "v", "k_list", "v_list", "out"), "*bf16"),
-    **dict.fromkeys(("row_tiles", "counts", "page_start", "page_length", "offsets"), "*i32"),
+    **dict.fromkeys(
+        ("taken", "order", "row_tiles", "counts", "page_start", "page_length", "offsets"), "*i32"
+    ),
     "lse": "*fp32",
     "bits": "*u8",
     "scale": "fp32",
@@ -27,9 +31,30 @@ TYPES = {
 
 
 def compiled(kernel: Any, constants: dict[str, Any], **options: int) -> dict[str, int]:
-    """Shared memory and spilled registers in bytes, and Hopper matrix instructions."""
+    """What `measured` says of a Triton kernel."""
+    return measured(ASTSource, kernel, constants, {}, **options)
+
+
+def compiled_gluon(dim: int) -> dict[str, int]:
+    """What `measured` says of the Gluon kernel as `hopper_attention` launches it."""
+
+    def descriptor(rows: int) -> str:
+        layout = hopper_attention._layout(rows, dim, torch.bfloat16)
+        return f"tensordesc<bf16[1, {rows}, {dim}],{layout!r}>"
+
+    blocks = dict.fromkeys(("k", "v", "k_list", "v_list"), descriptor(128))
+    constants = {"WITH_LSE": True, "STAGES": hopper_attention.STAGES[dim], "D": dim}
+    constants |= {"TURNS": hopper_attention.TURNS[dim]}
+    types = {"q": descriptor(64), **blocks}
+    return measured(GluonASTSource, hopper_kernel.attend_tiles, constants, types, num_warps=4)
+
+
+def measured(
+    source: Any, kernel: Any, constants: dict[str, Any], more: dict[str, str], **options: int
+) -> dict[str, int]:
+    """Shared memory and spilled registers in bytes, Hopper matrix instructions, the hot loop."""
     types = {
-        name: "constexpr" if name in constants else TYPES.get(name, "i32")
+        name: "constexpr" if name in constants else {**TYPES, **more}.get(name, "i32")
         for name in kernel.arg_names
     }
     aligned = {
@@ -37,32 +62,55 @@ def compiled(kernel: Any, constants: dict[str, Any], **options: int) -> dict[str
         for at, (name, kind) in enumerate(types.items())
         if kind.startswith("*") or (name.endswith("_stride") and name != "offsets_stride")
     }
-    source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=aligned)
-    made: Any = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    made: Any = triton.compile(
+        source(fn=kernel, signature=types, constexprs=constants, attrs=aligned),
+        target=GPUTarget("cuda", 90, 32),
+        options=options,
+    )
     return {
         "shared": made.metadata.shared,
         "spilled": spilled(made.asm["cubin"]),
         "wgmma": made.asm["ptx"].count("wgmma.mma_async"),
+        "loop": hot_loop(made.asm["cubin"]),
     }
 
 
-def spilled(binary: bytes) -> int:
-    """Bytes of stack a thread uses, by the disassembler that comes with Triton."""
+def hot_loop(binary: bytes) -> int:
+    """Instructions of the shortest loop that multiplies on the tensor cores, 0 without one."""
+    found = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?);", disassembled(binary, "-sass"))
+    place = {int(address, 16): number for number, (address, _) in enumerate(found)}
+    lengths = []
+    for number, (_, text) in enumerate(found):
+        target = re.search(r"BRA.*?(0x[0-9a-f]+)", text)
+        start = place.get(int(target[1], 16), number + 1) if target else number + 1
+        if any("HGMMA" in body for _, body in found[start : number + 1]):
+            lengths.append(number + 1 - start)
+    return min(lengths, default=0)
+
+
+def disassembled(binary: bytes, option: str) -> str:
+    """What the disassembler that comes with Triton says."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return sum(map(int, re.findall(r"STACK:(\d+)", usage)))
+        command = [triton.knobs.nvidia.cuobjdump.path, option, file.name]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def spilled(binary: bytes) -> int:
+    """Bytes of stack a thread uses."""
+    return sum(map(int, re.findall(r"STACK:(\d+)", disassembled(binary, "-res-usage"))))
 
 
 def main() -> None:
     attention: dict[str, Any] = {"LEVELS": 1, "NEIGHBOUR": True, "WITH_LSE": True, "BLOCK_N": 128}
     attention |= {"D": 128, "PRECISION": "ieee"}
-    copying = {"D": 128, "BLOCK_D": 128, "PAGE": 32}
+    copying = {"D": 128, "BLOCK_D": 128, "PAGE": 32, "ROWS": 128}
     found = {
         "attention": compiled(triton_attention._attend_tile, attention, num_warps=8, num_stages=2),
-        "compaction": compiled(triton_compaction._copy_page, copying, num_warps=4),
+        "compaction": compiled(triton_compaction._copy_pages, copying, num_warps=4),
+        "gluon 64": compiled_gluon(64),
+        "gluon 128": compiled_gluon(128),
     }
     print(json.dumps(found))
 

@@ -1,4 +1,4 @@
-"""The Triton kernels compile for a GPU: the interpreter takes what the compiler would not."""
+"""Triton and Gluon kernels compile for a GPU: interpreters take what compilers would not."""
 
 import json
 import os
@@ -11,16 +11,32 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_the_kernels_compile_for_hopper(tmp_path):
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
     pytest.importorskip("triton")
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    env["TRITON_CACHE_DIR"] = str(tmp_path)
+    env["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     command = [sys.executable, "-m", "tests.kernels.compile_for_hopper"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_the_kernels_compile_for_hopper(found):
     # What `_keys_per_block` reckons with: q's tile and two stages of K and V, in bfloat16.
     attention = found["attention"]
     assert attention["shared"] == (128 + 4 * 128) * 128 * 2
     assert attention["wgmma"] > 0
-    assert attention["spilled"] == found["compaction"]["spilled"] == 0
+    assert all(kernel["spilled"] == 0 for kernel in found.values())
+
+
+@pytest.mark.parametrize("dim, products, shared", [(64, 12, 164 << 10), (128, 16, 180 << 10)])
+def test_the_hopper_kernel_stays_within_its_budget(dim, products, shared, found):
+    """Per block of 128 keys: dense FlashAttention-3 takes 472 instructions, masked ones 615."""
+    kernel = found[f"gluon {dim}"]
+    # Two warpgroups, each with the products of the diagonal, the loop and the last values.
+    assert kernel["wgmma"] == 4 * products
+    # The loop holds the masks of the few blocks that need them, about 130 instructions.
+    assert 0 < kernel["loop"] <= 620
+    # A multiprocessor has 227 KiB.
+    assert kernel["shared"] <= shared

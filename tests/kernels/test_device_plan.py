@@ -201,3 +201,12 @@ def test_windows_equal_the_plans():
         expected = [plan.window_start(index) for index in range(len(plan.spans))]
         assert spans.window.tolist() == expected
         assert tile_table(plan, spans).end[-1] == plan.length
+
+
+def test_dense_tiles_come_first_and_the_last_of_each_kind_before_the_others():
+    plan = random_plan(MaskLayout(1, 2, 2, 32), [("glue", 130), ("span", 300), ("glue", 5)])
+    chunk = device_plan(plan, CPU).chunk(100, 700)
+    # Tiles: two of glue, three of the span, one of glue, and three behind the plan.
+    assert chunk.order.tolist() == [8, 7, 6, 5, 1, 0, 4, 3, 2]
+    assert (chunk.dense, chunk.first_tile, chunk.tiles) == (6, 0, 9)
+    assert device_plan(plan, CPU).chunk(900, 900).order.shape == (0,)

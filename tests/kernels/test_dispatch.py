@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sift_index.errors import PlanError, SiftWarning, UsageError
-from sift_index.kernels import dispatch
+from sift_index.kernels import dispatch, hopper_attention, varlen
 from sift_index.kernels.api import (
     DevicePlan,
     MaskLayout,
@@ -43,16 +43,42 @@ def qkv(plan: SparsePlan, dim: int = 16) -> list[torch.Tensor]:
     return [torch.randn(heads, plan.length, dim) for heads in (4, 2, 2)]
 
 
-def chosen(dtype=torch.bfloat16, dim=64, kv_heads=2, device="cuda") -> Choice:
-    """What is chosen for tensors that only say they are on another device."""
+@pytest.fixture(autouse=True)
+def ampere(monkeypatch):
+    """A GPU of the generation before, without attention libraries, whatever is there."""
+    monkeypatch.setattr(hopper_attention, "capability", lambda device: (8, 0))
+    monkeypatch.setattr(varlen, "best", lambda *_: varlen.Best(None, "no library is installed"))
 
-    class Elsewhere:
-        def __init__(self, heads: int) -> None:
-            self.dtype, self.shape, self.device = dtype, (heads, 10, dim), torch.device(device)
 
-    q: Any = Elsewhere(4)
-    k: Any = Elsewhere(kv_heads)
-    return choose(q, k, LAYOUT)
+@pytest.fixture
+def hopper(monkeypatch):
+    monkeypatch.setattr(hopper_attention, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(hopper_attention, "gluon_obstacle", lambda: None)
+
+
+class Elsewhere:
+    """A tensor that only says it is on another device."""
+
+    def __init__(self, heads: int, dtype: torch.dtype, dim: int, device: str, at: int = 0) -> None:
+        self.dtype, self.shape, self.device = dtype, (heads, 10, dim), torch.device(device)
+        self.at = at
+
+    def data_ptr(self) -> int:
+        return self.at
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+    def stride(self, dimension: int) -> int:
+        return (10 * self.shape[2], self.shape[2], 1)[dimension]
+
+
+def chosen(
+    dtype=torch.bfloat16, dim=64, kv_heads=2, device="cuda", at=0, scale=None, plan=None
+) -> Choice:
+    q: Any = Elsewhere(4, dtype, dim, device)
+    k: Any = Elsewhere(kv_heads, dtype, dim, device, at)
+    return choose(q, k, k, plan or random_plan(LAYOUT, SEGMENTS), scale)
 
 
 @pytest.mark.parametrize("decoded", [False, True])
@@ -98,15 +124,55 @@ def test_decoding_is_dense_and_rows_in_front_of_it_are_not(rows, asked, plan, mo
     assert not torch.allclose(found, dense, atol=1e-3)
 
 
-def test_a_gpu_takes_triton():
-    assert chosen().path == "triton"
+def test_a_gpu_takes_the_first_that_can_run(monkeypatch):
+    choice = chosen()
+    assert choice.path == "triton" and not choice.degraded
+    assert "gluon cannot run: the GPU is sm_80, not sm_90" in choice.reason
+    assert "library cannot run: no library is installed" in choice.reason
+    monkeypatch.setattr(varlen, "best", lambda *_: varlen.Best(varlen.BACKENDS["fa2"], "FA 2"))
+    assert chosen(plan=random_plan(LAYOUT, SEGMENTS, dense_la_up_to=9)).path == "library"
+    sparse_in_itself = chosen(plan=random_plan(LAYOUT, SEGMENTS, dense_la_up_to=0))
+    assert sparse_in_itself.path == "triton"
+    assert "library cannot run: span 0 is sparse in itself" in sparse_in_itself.reason
+
+
+def test_hopper_takes_gluon(hopper):
+    assert chosen() == Choice("gluon", "cuda, torch.bfloat16, head_dim 64")
+
+
+HOPPER_OBSTACLES = {
+    "the dtype is torch.float32": {"dtype": torch.float32},
+    "head_dim is 32, not 64 or 128": {"dim": 32},
+    "the scale is -1.0, not above 0": {"scale": -1.0},
+    "begins or strides at no multiple of 16 bytes": {"at": 8},
+}
+
+
+@pytest.mark.parametrize("message, change", HOPPER_OBSTACLES.items(), ids=HOPPER_OBSTACLES)
+def test_hopper_takes_another_path_and_says_so(message, change, hopper, monkeypatch):
+    choice = chosen(**change)
+    assert choice.path == "triton" and choice.degraded and message in choice.reason
+    monkeypatch.setenv("SIFT_ATTENTION", "gluon")
+    with pytest.raises(UsageError, match="SIFT_ATTENTION=gluon: expected a call that it can run"):
+        chosen(**change)
+
+
+@pytest.mark.parametrize("release", ["3.5.1", "3.9.0", "4.0.0"])
+def test_gluon_needs_a_release_of_triton_it_was_written_for(release, monkeypatch):
+    monkeypatch.setattr(hopper_attention, "version", lambda name: release)
+    hopper_attention.gluon_obstacle.cache_clear()
+    try:
+        found = hopper_attention.gluon_obstacle()
+        assert found == f"triton is {release}, not 3.6 or later and below 3.9"
+    finally:
+        hopper_attention.gluon_obstacle.cache_clear()
 
 
 def test_the_environment_overrides(monkeypatch):
     monkeypatch.setenv("SIFT_ATTENTION", "reference")
     assert chosen() == Choice("reference", "SIFT_ATTENTION=reference")
     monkeypatch.setenv("SIFT_ATTENTION", "fastest")
-    with pytest.raises(UsageError, match="expected auto, reference or triton, found 'fastest'"):
+    with pytest.raises(UsageError, match="expected auto, gluon, .*reference, found 'fastest'"):
         chosen()
 
 
@@ -147,7 +213,7 @@ def test_falling_back_warns_once_per_reason(plan, monkeypatch):
     monkeypatch.setattr(
         dispatch, "choose", lambda *_: Choice("reference", next(reasons), degraded=True)
     )
-    with pytest.warns(SiftWarning, match="slow torch reference: one") as found:
+    with pytest.warns(SiftWarning, match="reference path: one") as found:
         attend(q, k, v, plan, 0)
         attend(q, k, v, plan, 0)
     assert len(found) == 1 and found[0].filename == __file__

@@ -18,8 +18,8 @@ SEGMENTS = [("glue", 7), ("span", 520), ("span", 30), ("glue", 4), ("span", 140)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def made(layout: MaskLayout, kv_heads: int, more: int = 0, dtype=torch.float32):
-    plan = random_plan(layout, SEGMENTS, seed=2)
+def made(layout: MaskLayout, kv_heads: int, more=0, dtype=torch.float32, density=0.4):
+    plan = random_plan(layout, SEGMENTS, seed=2, density=density)
     torch.manual_seed(3)
     heads = (layout.heads, kv_heads, kv_heads)
     tensors = [
@@ -49,13 +49,15 @@ def test_operators_equal_the_reference(layout, kv_heads, row_start, more):
 
 
 def arguments(dtype=torch.float32):
-    plan, (q, k, v) = made(*LAYOUTS[0], dtype=dtype)
+    # With all bits on, no row of a list is left as the memory was.
+    plan, (q, k, v) = made(*LAYOUTS[0], dtype=dtype, density=1.0)
     decoded = device_plan(plan, DEVICE)
     lists = (k, v, decoded.page_start, decoded.page_length, decoded.offsets[1], plan.length, 32)
-    values = {"first_tile": 0, "tiles": len(decoded.row_tiles), "length": plan.length}
+    chunk = decoded.chunk(0, plan.length)
+    values = {"dense": chunk.dense, "length": plan.length}
     values |= {"row_start": 0, "layer": 1, "level": 1, "levels": 1, "neighbour": True, "scale": 0.2}
     k_list, v_list = ops.compact(*lists)
-    tables = (decoded.row_tiles, decoded.counts[1], decoded.bits)
+    tables = (chunk.order, decoded.row_tiles, decoded.counts[1], decoded.bits)
     return lists, (q, k, v, k_list, v_list, *tables), values
 
 
