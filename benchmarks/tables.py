@@ -63,6 +63,21 @@ CROSS = {
     "mass": "attention found",
     "high": "scores that are high",
 }
+SPEED = {
+    "dense_ms": "dense FA3, ms",
+    "ms": "sparse, ms",
+    "speedup": "speed-up",
+    "ideal_speedup": "if scores alone counted",
+    "share_of_fa3": "rate over issued tiles, of FA3's",
+}
+PATHS = {
+    "ms": "ms",
+    "tflops": "TFLOP/s",
+    "speedup": "times dense FA3",
+    "share_of_fa3": "rate, of FA3's",
+    "compaction_share": "compaction",
+    "error_vs_fa3": "error, of FA3's",
+}
 MEANS = {"pooled": "all together", "overall": "by head and layer"}
 Row = dict[str, Any]
 Case = dict[str, Row]  # by metric
@@ -132,6 +147,24 @@ def invariance_table(rows: list[Row], columns: dict[str, str]) -> str:
     return _cases_table(heading, cases, {**counts, **columns})
 
 
+def speed_table(rows: list[Row]) -> str:
+    """One line per case of the Hopper kernel, beside dense attention on the same data."""
+    cases = _by_case(rows)
+    found = {}
+    for name, case in cases.items():
+        path, _, label = name.partition("/")
+        if path == "gluon":
+            found[label] = {**case, "dense_ms": cases[f"fa3/{label}"]["ms"]}
+    return _cases_table("head_dim / tokens / documents / CA density", found, SPEED)
+
+
+def paths_table(rows: list[Row]) -> str:
+    """One line per implementation and case, dense ones too."""
+    cases = {name: case for name, case in _by_case(rows).items() if "tflops" in case}
+    named = {"/".join([*name.split("/")[1:], name.split("/")[0]]): name for name in cases}
+    return _cases_table("case / path", {name: cases[named[name]] for name in sorted(named)}, PATHS)
+
+
 def policies_table(rows: list[Row]) -> str:
     """One line per variation: KL at one CA density, between its measured nested thresholds."""
     cases: dict[str, dict[str, list[tuple[float, float]]]] = {}
@@ -191,6 +224,8 @@ BLOCKS = {
     "cross": Block(
         "invariance", partial(invariance_table, columns=CROSS), lambda case: "/beta " in case
     ),
+    "speed": Block("kernels", speed_table, lambda case: "/docs-1024/" in case),
+    "paths": Block("kernels", paths_table),
     "policies": Block("policies", policies_table),
     "storage": Block("storage", storage_table),
     "build": Block("build", build_table),

@@ -3,6 +3,7 @@
 import click
 
 from sift_index import __version__
+from sift_index.cli.bench import bench
 from sift_index.cli.build import build
 from sift_index.cli.demo import demo
 from sift_index.cli.doctor import doctor
@@ -27,7 +28,7 @@ def cli() -> None:
     """
 
 
-for command in (build, inspect, verify, evaluate, tune, demo, doctor, models):
+for command in (build, inspect, verify, evaluate, tune, bench, demo, doctor, models):
     cli.add_command(command)
 
 

@@ -63,12 +63,38 @@ def test_every_interval_in_the_text_was_measured(page):
     assert [one for one in found if one not in measured] == []
 
 
-def test_every_block_has_rows_and_only_the_main_one_is_in_the_readme():
+def test_every_block_has_rows_and_only_the_main_ones_are_in_the_readme():
     for name, block in BLOCKS.items():
         lines = block.render(tables.RESULTS).splitlines()
         assert len(lines) > 4, name
     readme = PAGES[0].read_text(encoding="utf-8")
-    assert MARKED.findall(readme) == ["quality", "storage", "build"]
+    assert MARKED.findall(readme) == ["speed", "quality", "storage", "build"]
+
+
+def test_speed_stands_beside_dense_attention_on_the_same_data():
+    rows = [
+        *rows_of("fa3/d128/64K/docs-1024/ca-0.10", ms=50.0, tflops=700.0),
+        *rows_of("gluon/d128/64K/docs-1024/ca-0.10", ms=8.0, tflops=600.0, speedup=6.25),
+        *rows_of("triton/d128/64K/docs-1024/ca-0.10", ms=14.0, tflops=300.0, speedup=3.5),
+        *rows_of("fa3/d128/64K/docs-1024/ca-0.05", ms=51.0, tflops=700.0),
+        *rows_of("gluon/d128/64K/docs-1024/ca-0.05", ms=5.0, tflops=500.0, speedup=10.2),
+        *rows_of("64k-64docs", metadata_ms=2.0),
+    ]
+    assert tables.speed_table(rows).splitlines() == [
+        "| CA density | dense FA3, ms | sparse, ms | speed-up |",
+        "|---|---|---|---|",
+        "| ca-0.10 | 50 | 8 | 6.250 |",
+        "| ca-0.05 | 51 | 5 | 10 |",
+        "",
+        "Measured on CPU: d128, 64K, docs-1024.",
+    ]
+    assert [line.split(" | ")[0] for line in tables.paths_table(rows).splitlines()[2:7]] == [
+        "| ca-0.05/fa3",
+        "| ca-0.05/gluon",
+        "| ca-0.10/fa3",
+        "| ca-0.10/gluon",
+        "| ca-0.10/triton",
+    ]
 
 
 def test_a_page_keeps_what_is_around_its_tables(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from rich.console import Console
 from sift_index.cli.inspect import show_values
 from sift_index.cli.main import cli
 
-COMMANDS = ("build", "inspect", "verify", "eval", "tune", "demo", "doctor", "models")
+COMMANDS = ("build", "inspect", "verify", "eval", "tune", "bench", "demo", "doctor", "models")
 
 
 def call(*arguments: object) -> Result:

@@ -1,0 +1,1 @@
+"""Speed of the kernels beside their peers, in one run on the same data."""
