@@ -29,7 +29,12 @@ def document_key(ids: TokenIds) -> bytes:
 
     `ids` is one-dimensional. Raises UsageError for ids that are no integers of 0..2**32-1.
     """
-    return blake2b(_little_endian(ids), digest_size=KEY_BYTES).digest()
+    return key_of(token_bytes(ids))
+
+
+def key_of(data: bytes) -> bytes:
+    """Return the key of a document by its ids as `token_bytes` gives them."""
+    return blake2b(data, digest_size=KEY_BYTES).digest()
 
 
 def anchor(ids: TokenIds) -> int | None:
@@ -40,17 +45,12 @@ def anchor(ids: TokenIds) -> int | None:
     """
     if len(ids) < ANCHOR_TOKENS:
         return None
-    digest = blake2b(_little_endian(ids[:ANCHOR_TOKENS]), digest_size=8).digest()
+    digest = blake2b(token_bytes(ids[:ANCHOR_TOKENS]), digest_size=8).digest()
     return int.from_bytes(digest, "little") or 1
 
 
-def token_list(ids: TokenIds) -> list[int]:
-    """Return ids as plain ints, checked as `document_key` checks them."""
-    plain: list[int] = np.frombuffer(_little_endian(ids), "<u4").tolist()
-    return plain
-
-
-def _little_endian(ids: TokenIds) -> bytes:
+def token_bytes(ids: TokenIds) -> bytes:
+    """Return ids as little-endian uint32, checked as `document_key` checks them."""
     # array() checks type and range of a list in one C pass, twice as fast as numpy does.
     if isinstance(ids, (list, tuple)):
         return _from_list(ids)

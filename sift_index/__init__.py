@@ -17,6 +17,7 @@ _EXPORTS: dict[str, str] = {
     "SiftError": "sift_index.errors",
     "SiftIndex": "sift_index.runtime.index",
     "SiftWarning": "sift_index.errors",
+    "batch_inputs": "sift_index.adapters.transformers",
     "load_model": "sift_index.models.loading",
     "sift_attention": "sift_index.adapters.transformers",
 }

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,13 +35,25 @@ class AttentionHandler(Protocol):
         """Return [heads, R, D] for q [heads, R, D] and k, v [kv_heads, N, D], all rotated."""
 
 
+@runtime_checkable
+class BatchHandler(Protocol):
+    """Computes the attention of several prompts, and knows which tokens are padding."""
+
+    def attend_batch(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Return [B, R, heads, D] for q [B, heads, R, D] and k, v [B, kv_heads, N, D], rotated."""
+
+
+Handler: TypeAlias = AttentionHandler | BatchHandler
+
 _NOT_THIS_THREAD = (
     "this call runs densely: a plan is active for this model in another thread, not in this one; "
     "start the thread with contextvars.copy_context().run, or open the block inside it"
 )
 
 # Innermost last; two models in one thread, or one model twice, keep their own.
-_active: ContextVar[tuple[tuple[Any, AttentionHandler], ...]] = ContextVar(
+_active: ContextVar[tuple[tuple[Any, Handler], ...]] = ContextVar(
     "sift_attention_handlers", default=()
 )
 
@@ -59,7 +71,7 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def attention_handler(model: Any, handler: AttentionHandler) -> Iterator[None]:
+def attention_handler(model: Any, handler: Handler) -> Iterator[None]:
     """Route the model's attention through `handler` in this thread, and restore it afterwards."""
     _switch_on(model)
     token = _active.set((*_active.get(), (model.config, handler)))
@@ -78,7 +90,7 @@ def run_under(model: Any, ids: Sequence[int], handler: AttentionHandler) -> None
         model.base_model(input_ids=tokens, use_cache=False)
 
 
-def active_handler(config: Any) -> AttentionHandler | None:
+def active_handler(config: Any) -> Handler | None:
     """Return the innermost handler of this thread for the model with this config object."""
     found = (handler for owner, handler in reversed(_active.get()) if owner is config)
     return next(found, None)
@@ -117,7 +129,7 @@ def _attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it: query [1, heads, R, D], key and value unrepeated."""
+    """Attention as transformers calls it: query [B, heads, R, D], key and value unrepeated."""
     handler = active_handler(module.config)
     if handler is None:
         if module.layer_idx == 0:
@@ -126,8 +138,6 @@ def _attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return fallback
-    if query.shape[0] != 1:
-        raise PlanError(f"expected one prompt per call, found a batch of {query.shape[0]}")
     if attention_mask is not None:
         raise PlanError(
             f"expected no attention mask beside the plan, found one of shape "
@@ -135,14 +145,21 @@ def _attention(
         )
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if isinstance(handler, BatchHandler):
+        return handler.attend_batch(layer, query, key, value, scale), None
+    if query.shape[0] != 1:
+        raise PlanError(f"expected one prompt per call, found a batch of {query.shape[0]}")
     out = handler.attend(layer, query[0], key[0], value[0], scale)
     return out.transpose(0, 1)[None].contiguous(), None
 
 
 def _mask(*, config: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:
     """Mask as transformers calls it: None under a handler, which is causal by itself."""
-    if active_handler(config) is None:
+    handler = active_handler(config)
+    if handler is None:
         return sdpa_mask(config=config, attention_mask=attention_mask, **kwargs)
+    if isinstance(handler, BatchHandler):
+        return None  # it has looked at the padding before the call
     if attention_mask is not None and not bool(attention_mask.all()):
         raise PlanError(
             "expected a prompt without padding, found masked tokens; remove the padding"

@@ -3,11 +3,14 @@
     with sift_attention(model, plan):
         model.generate(plan.input_ids, max_new_tokens=32)
 
+    with sift_attention(model, plans):
+        model.generate(**batch_inputs(plans, tokenizer.pad_token_id), max_new_tokens=32)
+
 Rows of the prompt are sparse, whatever the chunks it arrives in; rows behind it are dense, so
 decoding is ordinary and the KV cache is complete.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,30 +18,51 @@ import torch
 from transformers import Cache, DynamicCache
 
 from sift_index.adapters.hf_attention import active_handler, attention_handler
+from sift_index.adapters.prompt_rows import PlannedPrompt, PromptRows, padding
 from sift_index.errors import PlanError
 from sift_index.fingerprints import served_fingerprint
 from sift_index.formats.fingerprint import check_serve
-from sift_index.kernels.api import DevicePlan, attend, device_plan
 from sift_index.models.support import check_supported
 from sift_index.runtime.plan import PromptPlan
 
 
 @contextmanager
-def sift_attention(model: Any, plan: PromptPlan) -> Iterator[None]:
-    """Compute the prompt's attention only where `plan` marks it, inside the `with` block.
+def sift_attention(model: Any, plans: PromptPlan | Sequence[PromptPlan]) -> Iterator[None]:
+    """Compute prompts' attention only where their plans mark it, inside the `with` block.
 
-    Works around `model(...)` and `model.generate(...)`, one prompt at a time, with a growing
-    cache (DynamicCache) or none. Raises UnsupportedModelError, FingerprintMismatchError for
-    another model, and PlanError when the tokens, batch or cache do not fit the plan.
+    Works around `model(...)` and `model.generate(...)`, with a growing cache (DynamicCache) or
+    none. A batch takes a plan for each prompt, padding in front; where there are more rows than
+    plans, each plan counts for equally many in a row, as beams and `num_return_sequences` lay them
+    out. Raises UnsupportedModelError, FingerprintMismatchError for another model, and PlanError
+    when the tokens, batch, padding or cache do not fit the plans.
     """
-    check_plan(model, plan)
-    handler = _SparseHandler(plan)
+    several = [plans] if isinstance(plans, PromptPlan) else list(plans)
+    if not several:
+        raise PlanError("expected at least one plan, found none; compose the prompts of the batch")
+    for plan in several:
+        check_plan(model, plan)
+    handler = _SparseHandler(several)
     hook = model.register_forward_pre_hook(handler.begin, with_kwargs=True)
     try:
         with attention_handler(model, handler):
             yield
     finally:
         hook.remove()
+
+
+def batch_inputs(plans: Sequence[PromptPlan], pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Return `input_ids` and `attention_mask`, int64 [plans, longest], padded on the left.
+
+    For `generate`, which works positions out from the mask. A plain call of a model does not:
+    there, also pass `position_ids`, `attention_mask.cumsum(-1) - 1` where that is not negative.
+    """
+    longest = max(plan.length for plan in plans)
+    ids = torch.full((len(plans), longest), pad_token_id, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, plan in enumerate(plans):
+        ids[row, longest - plan.length :] = plan.input_ids[0]
+        mask[row, longest - plan.length :] = 1
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 def check_plan(model: Any, plan: PromptPlan) -> None:
@@ -53,16 +77,15 @@ def check_plan(model: Any, plan: PromptPlan) -> None:
 
 
 class _SparseHandler:
-    """Follows the model's calls through one prompt and attends under the plan."""
+    """Follows the model's calls through its prompts and attends under their plans."""
 
-    def __init__(self, plan: PromptPlan) -> None:
-        self._plan = plan
-        self._row_start = 0
-        # Decoded once, not layer by layer; a model may be spread over several devices.
-        self._decoded: dict[torch.device, DevicePlan] = {}
+    def __init__(self, plans: Sequence[PromptPlan]) -> None:
+        self._prompts = [PlannedPrompt(plan) for plan in plans]
+        self._column = 0
+        self._rows: list[PromptRows] = []
 
     def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before each forward: where its rows start, and that they are the plan's tokens.
+        """Before each forward: where its rows start, and that they are the plans' tokens.
 
         A hook belongs to the model, not to a thread: calls under another plan are not ours.
         """
@@ -74,35 +97,46 @@ class _SparseHandler:
                 f"expected a DynamicCache or none, found {type(cache).__name__}: its keys are not "
                 "laid out one per token in prompt order"
             )
-        self._row_start = int(cache.get_seq_length()) if cache is not None else 0
+        self._column = int(cache.get_seq_length()) if cache is not None else 0
+        self._rows = []
         ids = kwargs.get("input_ids", args[0] if args else None)
         if isinstance(ids, torch.Tensor):
-            self._check_ids(ids)
+            self._begin_ids(ids, kwargs.get("attention_mask"))
 
-    def _check_ids(self, ids: torch.Tensor) -> None:
-        if ids.shape[0] != 1:
-            raise PlanError(
-                f"expected one prompt per call, found a batch of {ids.shape[0]} (beams and "
-                "num_return_sequences make one too)"
-            )
-        expected = self._plan.ids[self._row_start : self._row_start + ids.shape[1]]
-        found = tuple(ids[0, : len(expected)].tolist())
-        if found != expected:
-            at = next(i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b)
-            raise PlanError(
-                f"expected the plan's tokens, found token {found[at]} at position "
-                f"{self._row_start + at} where the plan has {expected[at]}; compose this prompt"
-            )
+    def _begin_ids(self, ids: torch.Tensor, mask: torch.Tensor | None) -> None:
+        batch, columns = ids.shape
+        self._rows = self._placed(padding(mask, batch, self._column, columns), columns)
+        for number, (rows, row_ids) in enumerate(zip(self._rows, ids, strict=True)):
+            rows.check(row_ids, f"prompt {number}: " if batch > 1 else "")
 
-    def attend(
+    def _placed(self, pads: list[int], columns: int) -> list[PromptRows]:
+        """Give each row of a batch its plan: rows of one plan follow each other."""
+        each, rest = divmod(len(pads), len(self._prompts))
+        if rest or not each:
+            raise PlanError(
+                f"expected a batch with a row for each of {len(self._prompts)} plans, or several, "
+                f"found a batch of {len(pads)}; compose a plan for each prompt"
+            )
+        return [
+            PromptRows(self._prompts[row // each], pad, self._column, columns)
+            for row, pad in enumerate(pads)
+        ]
+
+    def attend_batch(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """Attend one layer's rows: q [heads, R, D], k and v [kv_heads, N, D]."""
-        if k.shape[1] != self._row_start + q.shape[1]:
+        """Attend one layer: q [B, heads, R, D], k and v [B, kv_heads, N, D] to [B, R, heads, D]."""
+        batch, heads, columns, dim = q.shape
+        if k.shape[2] != self._column + columns:
             raise PlanError(
-                f"expected {self._row_start + q.shape[1]} keys (cached and new), found "
-                f"{k.shape[1]}; pass a DynamicCache that holds this prompt from its start"
+                f"expected {self._column + columns} keys (cached and new), found {k.shape[2]}; "
+                "pass a DynamicCache that holds this prompt from its start"
             )
-        if q.device not in self._decoded:
-            self._decoded[q.device] = device_plan(self._plan.sparse, q.device)
-        return attend(q, k, v, self._decoded[q.device], layer, self._row_start, scale)
+        # Without ids (embeddings given, or an inner module called) there is no padding to know.
+        rows = self._rows or self._placed([0] * batch, columns)
+        if batch == 1 and not rows[0].skipped:
+            return rows[0].attend(layer, q[0], k[0], v[0], scale)[None].contiguous()
+        out = q.new_zeros(batch, columns, heads, dim)  # padding is zero
+        for number, some in enumerate(rows):
+            out[number, some.skipped :] = some.attend(layer, q[number], k[number], v[number], scale)
+        return out

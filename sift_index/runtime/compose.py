@@ -1,22 +1,28 @@
 """Composing: token ids in, spans found by key, rules of placement applied."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from sift_index.formats.fingerprint import Fingerprint
-from sift_index.formats.identity import document_key, token_list
+from sift_index.formats.identity import key_of, token_bytes
 from sift_index.formats.masks import DocumentMasks
 from sift_index.kernels.api import MaskLayout, SpanMask, SparsePlan
 from sift_index.prompts import Segment
 from sift_index.runtime.masks import span_mask
 from sift_index.runtime.plan import PromptPlan, SegmentOutcome
 
+WORD = 4  # bytes of a token id
 Lookup = Callable[[bytes], DocumentMasks | None]
 
 
 @dataclass
 class Composition:
-    """Spans and outcomes of a prompt while its segments are added in order."""
+    """Spans and outcomes of a prompt while its segments are added in order.
+
+    Ids travel as `token_bytes`: checked once, hashed and cut without being turned back.
+    """
 
     lookup: Lookup
     longest: int
@@ -31,15 +37,15 @@ class Composition:
         Raises UsageError for ids that are not one dimension of token ids.
         """
         part = segment if isinstance(segment, Segment) else Segment(segment)
-        part = replace(part, ids=token_list(part.ids))
-        if not len(part.ids):
-            self._glue(part.ids, "empty")
+        ids = token_bytes(part.ids)
+        if not ids:
+            self._glue(ids, "empty")
         elif part.glue:
-            self._glue(part.ids, "declared_glue")
+            self._glue(ids, "declared_glue")
         elif not self.ids:
-            self._glue(part.ids, "no_prefix")
+            self._glue(ids, "no_prefix")
         else:
-            self._add_document(part)
+            self._add_document(part, ids)
 
     def plan(
         self,
@@ -57,33 +63,36 @@ class Composition:
             warnings=tuple(warnings),
         )
 
-    def _add_document(self, part: Segment) -> None:
+    def _add_document(self, part: Segment, ids: bytes) -> None:
         """Look a document up whole, then in the pieces a build splits over-long documents into."""
-        pieces = [part.ids]
-        if len(part.ids) > self.longest:
-            pieces = split_ids(part.ids, self.longest)
-        found = [(ids, self.lookup(document_key(ids))) for ids in pieces]
-        for ids, masks in found:
+        width = WORD * self.longest
+        pieces = [ids[at : at + width] for at in range(0, len(ids), width)]
+        found = [(piece, self.lookup(key_of(piece))) for piece in pieces]
+        for piece, masks in found:
             if masks is None:
-                self._glue(ids, self._miss_reason(part))
+                self._glue(piece, self._miss_reason(part))
             else:
-                self._span(ids, masks)
+                self._span(piece, masks)
 
     def _miss_reason(self, part: Segment) -> str:
         known = part.document is not None and self.document_keys(part.document)
         return "changed" if known else "not_indexed"
 
-    def _span(self, ids: Sequence[int], masks: DocumentMasks) -> None:
-        start = len(self.ids)
-        self.ids.extend(ids)
+    def _span(self, ids: bytes, masks: DocumentMasks) -> None:
+        start = self._extend(ids)
         self.spans.append(span_mask(masks, start))
         stop = len(self.ids)
         self.outcomes.append(SegmentOutcome(start, stop, "span", "indexed", masks.key.hex()))
 
-    def _glue(self, ids: Sequence[int], reason: str) -> None:
-        start = len(self.ids)
-        self.ids.extend(ids)
+    def _glue(self, ids: bytes, reason: str) -> None:
+        start = self._extend(ids)
         self.outcomes.append(SegmentOutcome(start, len(self.ids), "glue", reason))
+
+    def _extend(self, ids: bytes) -> int:
+        """Append token ids and return where they start."""
+        start = len(self.ids)
+        self.ids.extend(np.frombuffer(ids, "<u4").tolist())
+        return start
 
 
 def split_ids(ids: Sequence[int], longest: int) -> list[Sequence[int]]:

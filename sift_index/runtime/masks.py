@@ -16,7 +16,18 @@ def span_mask(masks: DocumentMasks, start: int) -> SpanMask:
 
 
 def _tensor(packed: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(packed)
+
+
+def _hear_the_warning() -> None:
+    """PyTorch says once per process that an array is not writable; nobody needs to hear it.
+
+    Mapped files are read-only, and nothing writes to a plan's bits. To filter the warning around
+    every document took longer than to find it.
+    """
     with warnings.catch_warnings():
-        # Mapped files are read-only and nothing here writes to a plan's bits.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(packed)
+        warnings.simplefilter("ignore")
+        torch.from_numpy(np.frombuffer(b"\0", np.uint8))
+
+
+_hear_the_warning()

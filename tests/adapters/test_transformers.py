@@ -260,7 +260,10 @@ MISUSES = {
         lambda plan: {"input_ids": torch.cat((plan.input_ids[:, :40], plan.input_ids[:, 41:]), 1)},
         "position 40",
     ),
-    "batch": (lambda plan: {"input_ids": plan.input_ids.expand(2, -1)}, "batch of 2"),
+    "another prompt beside it": (
+        lambda plan: {"input_ids": torch.cat((plan.input_ids, plan.input_ids + 1))},
+        "prompt 1: expected the plan's tokens",
+    ),
     "padding": (
         lambda plan: {
             "input_ids": plan.input_ids,

@@ -22,7 +22,7 @@ class Plan:
 
 
 def logits(model, plan, ids) -> torch.Tensor:
-    handler = _SparseHandler(plan)
+    handler = _SparseHandler([plan])
     hook = model.register_forward_pre_hook(handler.begin, with_kwargs=True)
     try:
         with torch.inference_mode(), attention_handler(model, handler):
