@@ -5,7 +5,7 @@ to another project that transformers looks for.
 """
 
 from sift_index.kernels.dense import causal_attention, dense_attention
-from sift_index.kernels.density import Cells, Density, plan_density
+from sift_index.kernels.density import Cells, Density, layer_densities, plan_density
 from sift_index.kernels.device_plan import Chunk, DevicePlan, device_plan
 from sift_index.kernels.dispatch import attend
 from sift_index.kernels.plan import TILE, MaskLayout, SpanMask, SparsePlan
@@ -31,6 +31,7 @@ __all__ = [
     "causal_attention",
     "dense_attention",
     "device_plan",
+    "layer_densities",
     "local_scores",
     "nested_levels",
     "paper_statistics",

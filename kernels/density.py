@@ -39,9 +39,14 @@ class Density:
 
 def plan_density(plan: SparsePlan) -> Density:
     """Return the density of a whole plan, all layers and heads."""
-    counter = _Counter(plan)
-    parts = [counter.layer(layer) for layer in range(plan.layout.layers)]
+    parts = layer_densities(plan)
     return sum(parts[1:], start=parts[0])
+
+
+def layer_densities(plan: SparsePlan) -> list[Density]:
+    """Return the density of each layer, all heads."""
+    counter = _Counter(plan)
+    return [counter.layer(layer) for layer in range(plan.layout.layers)]
 
 
 class _Counter:

@@ -2,8 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.reader import IndexReader
 from sift_index.kernels.api import TILE, MaskLayout
 from sift_index.models.loading import LoadedModel
+from sift_index.models.presets import PromptTemplate
 from sift_index.prompts import PromptWriter, Segment
 from sift_index.runtime.compose import Composition
 from sift_index.runtime.find import FoundSpan, SpanFinder
 from sift_index.runtime.plan import PromptPlan
+from sift_index.runtime.request import from_request
 
 UNMEASURED = (
     "this index carries no measured quality: run `sift-index tune` on your data and build with the "
@@ -82,9 +84,13 @@ class SiftIndex:
 
     def writer(self, loaded: LoadedModel) -> PromptWriter:
         """Return a prompt writer with the texts this index was built with."""
+        return self.writer_for(loaded.tokenizer, loaded.prompt.query)
+
+    def writer_for(self, tokenizer: Any, query: str) -> PromptWriter:
+        """Return a prompt writer for a tokenizer; query: text with {question}, behind documents."""
         build = self.fingerprint.build
         texts = {name: build[name] for name in ("prefix", "span_prefix", "span_suffix")}
-        return PromptWriter(loaded.tokenizer, replace(loaded.prompt, **texts))
+        return PromptWriter(tokenizer, PromptTemplate(**texts, query=query))
 
     def lookup(self, ids: Sequence[int]) -> DocumentMasks | None:
         """Return the masks of the document with exactly these token ids, or None."""
@@ -125,6 +131,17 @@ class SiftIndex:
             cursor = span.stop
         segments.append(Segment(ids[cursor:], glue=True))
         return self.compose([part for part in segments if len(part.ids)], level)
+
+    def from_request(self, request: Mapping[str, Any]) -> PromptPlan:
+        """Return the plan that another process composed and sent (`runtime.request.to_request`).
+
+        Documents this index lacks become glue. Raises UsageError for values that are no request,
+        FingerprintMismatchError for one of another index.
+        """
+        plan = from_request(request, self.reader.lookup, self.layout, self.fingerprint)
+        self._check_level(plan.sparse.level)
+        self._count(plan)
+        return plan
 
     def _check_level(self, level: int) -> None:
         most = 2**self.layout.levels - 1
@@ -171,7 +188,8 @@ def _prefix_ends(parts: Composition) -> list[int]:
 
 
 def _checked_layout(fingerprint: Fingerprint) -> MaskLayout:
-    tile = fingerprint.serve["layout"]["tile"]
+    layout = layout_from(fingerprint.serve)
+    tile = fingerprint.serve["layout"].get("tile")
     if tile != TILE:
         raise FeatureError(f"expected an index with tiles of {TILE} rows, found {tile}")
-    return layout_from(fingerprint.serve)
+    return layout
