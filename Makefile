@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # One tree under two names: the package sees the top-level folders through links.
 SOURCES := formats kernels sift_index pipelines configs tests benchmarks
 
-.PHONY: setup demo test lint typecheck pytest wheel clean
+.PHONY: setup demo test lint typecheck pytest wheel clean faults fuzz
 
 setup: $(READY)
 
@@ -42,3 +42,12 @@ wheel: setup
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+# Damage at random (20,000 trials, minutes) and fuzzing (10 minutes); numbers go to
+# benchmarks/results/faults.json.
+faults: setup
+	$(BIN)/python -m benchmarks.faults
+
+fuzz: setup
+	$(BIN)/pip install --constraint $(CONSTRAINTS) atheris
+	$(BIN)/python -m benchmarks.fuzz

@@ -78,6 +78,28 @@ PATHS = {
     "compaction_share": "compaction",
     "error_vs_fa3": "error, of FA3's",
 }
+LOOKUP = {
+    "p50_us": "p50, us",
+    "p99_us": "p99, us",
+    "first_p50_us": "first use, p50",
+    "absent_p50_us": "absent key, p50",
+    "cached_p50_us": "cached, p50",
+    "open_s": "open, s",
+    "pss_ratio_4proc": "memory of 4 processes / 1",
+    "key_bytes": "key table, bytes a key",
+    "document_map_bytes": "document ids, bytes a key",
+}
+FAULTS = {
+    "flips": "flipped bits",
+    "flips_missed": "missed",
+    "cuts": "truncations",
+    "cuts_missed": "missed ones",
+    "fuzz_inputs": "fuzzed inputs",
+    "fuzz_seconds": "seconds",
+    "fuzz_crashes": "crashes",
+    "fuzz_hangs": "hangs",
+    "fuzz_peak_mb": "most memory, MiB",
+}
 MEANS = {"pooled": "all together", "overall": "by head and layer"}
 Row = dict[str, Any]
 Case = dict[str, Row]  # by metric
@@ -165,6 +187,16 @@ def paths_table(rows: list[Row]) -> str:
     return _cases_table("case / path", {name: cases[named[name]] for name in sorted(named)}, PATHS)
 
 
+def lookup_table(rows: list[Row]) -> str:
+    """One line per index looked up in."""
+    return _cases_table("index", _by_case(rows), LOOKUP)
+
+
+def faults_table(rows: list[Row]) -> str:
+    """Damage and hostile input that was tried, and what of it was missed."""
+    return _cases_table("index", _by_case(rows), FAULTS)
+
+
 def policies_table(rows: list[Row]) -> str:
     """One line per variation: KL at one CA density, between its measured nested thresholds."""
     cases: dict[str, dict[str, list[tuple[float, float]]]] = {}
@@ -226,6 +258,8 @@ BLOCKS = {
     ),
     "speed": Block("kernels", speed_table, lambda case: "/docs-1024/" in case),
     "paths": Block("kernels", paths_table),
+    "lookup": Block("lookup", lookup_table),
+    "faults": Block("faults", faults_table, lambda case: case == "format"),
     "policies": Block("policies", policies_table),
     "storage": Block("storage", storage_table),
     "build": Block("build", build_table),

@@ -6,6 +6,7 @@ exception of pyarrow becomes an IntegrityError that names the file.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,18 @@ import pyarrow as pa
 
 from sift_index.formats.alignment import aligned
 from sift_index.formats.errors import FeatureError
-from sift_index.formats.problems import damaged
+from sift_index.formats.flatbuffers import (
+    BATCH_COMPRESSION,
+    BLOCK,
+    FOOTER_BATCHES,
+    MESSAGE_HEADER,
+    footer_table,
+    root,
+    slot,
+    target,
+    vector,
+)
+from sift_index.formats.problems import RESTORE, damaged
 from sift_index.formats.schema import FORMAT_VERSION, META_FORMAT, META_KIND
 
 _ARROW_ERRORS = (
@@ -25,6 +37,9 @@ _ARROW_ERRORS = (
     KeyError,
     OverflowError,
     MemoryError,
+    EOFError,
+    IndexError,
+    struct.error,
 )
 
 
@@ -50,6 +65,8 @@ def read_batch(data: pa.Buffer, schema: pa.Schema, where: object) -> pa.RecordBa
             raise damaged(where, f"the columns {schema.names}", reader.schema.names)
         if reader.num_record_batches != 1:
             raise damaged(where, "one record batch", reader.num_record_batches)
+        if _is_compressed(data):  # before pyarrow unpacks what may be a decompression bomb
+            raise damaged(where, "buffers that are not compressed", "a compressed record batch")
         batch = reader.get_batch(0)
         batch.validate(full=True)
         _check_columns(batch, data, where)
@@ -57,13 +74,15 @@ def read_batch(data: pa.Buffer, schema: pa.Schema, where: object) -> pa.RecordBa
 
 
 @contextmanager
-def arrow_errors(where: object) -> Iterator[None]:
+def arrow_errors(
+    where: object, expected: str = "a valid Arrow IPC file", advice: str = RESTORE
+) -> Iterator[None]:
     """Turn whatever pyarrow raises on damaged input into an IntegrityError naming the file."""
     try:
         yield
     except _ARROW_ERRORS as error:
         found = f"{type(error).__name__}: {error}"
-        raise damaged(where, "a valid Arrow IPC file", f"{found:.200}") from error
+        raise damaged(where, expected, f"{found:.200}", advice) from error
 
 
 def _check_metadata(found: dict[bytes, bytes], expected: dict[bytes, bytes], where: object) -> None:
@@ -80,12 +99,21 @@ def _check_metadata(found: dict[bytes, bytes], expected: dict[bytes, bytes], whe
             raise damaged(where, f"{name!r} = {value!r}", found.get(name))
 
 
+def _is_compressed(data: pa.Buffer) -> bool:
+    file = memoryview(data)
+    start = int(BLOCK.unpack_from(file, vector(file, footer_table(file), FOOTER_BATCHES))[0])
+    # Reading the message verifies its FlatBuffer, and its body stays where it is.
+    head = pa.ipc.read_message(data.slice(start)).metadata
+    batch = target(head, root(head, 0), MESSAGE_HEADER)
+    return slot(head, batch, BATCH_COMPRESSION) != 0
+
+
 def _check_columns(batch: pa.RecordBatch, data: pa.Buffer, where: object) -> None:
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise damaged(where, f"no nulls in {field.name}", column.null_count)
         for buffer in column.buffers():
-            # A buffer elsewhere means the file was compressed: it cannot be shared by processes.
+            # A buffer elsewhere is a copy that processes cannot share (other byte order).
             if buffer is not None and not _inside(buffer, data):
                 raise damaged(where, f"{field.name} inside the mapped file", "a copy")
 

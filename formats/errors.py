@@ -63,7 +63,12 @@ class FingerprintMismatchError(SiftError):
 
 
 class CommitConflictError(SiftError):
-    """Another writer published this version first; run the same command again."""
+    """Another writer published this version first; run the same command again.
+
+    The only error that is worth a retry as it is: nothing was changed, and `details` say so.
+    """
+
+    details: Mapping[str, Any] = MappingProxyType({"retryable": True})
 
 
 class BuildError(SiftError):

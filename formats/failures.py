@@ -45,7 +45,7 @@ def record_failure(paths: IndexPaths, failure: FailedDocument) -> Path:
 
 def read_failures(paths: IndexPaths) -> list[FailedDocument]:
     """Return all records, sorted by source; raise IntegrityError for a damaged one."""
-    records = [_read(paths, name) for name in file_names(paths.failed, ".json")]
+    records = [read_failure(paths, name) for name in file_names(paths.failed, ".json")]
     return sorted(records, key=lambda record: record.source)
 
 
@@ -59,7 +59,8 @@ def clear_failure(paths: IndexPaths, source: str) -> None:
         raise cannot_write(path, error) from error
 
 
-def _read(paths: IndexPaths, name: str) -> FailedDocument:
+def read_failure(paths: IndexPaths, name: str) -> FailedDocument:
+    """Return the record in one file of `failed/`; raise IntegrityError for a damaged one."""
     path = paths.failed / name
     record = FailedDocument.from_json(Fields(load_checked(read_file(path), path), path))
     if failure_path(paths, record.source) != path:

@@ -53,6 +53,10 @@ class Fields:
             raise self._bad(name, "a list of texts", "something else")
         return tuple(values)
 
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return a list of plain file names."""
+        return tuple(plain_name(value, self.where) for value in self.texts(name))
+
     def items(self, name: str) -> list[Any]:
         """Return a list."""
         return list(self._typed(name, list, "a list"))

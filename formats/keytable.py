@@ -24,6 +24,7 @@ from sift_index.formats.problems import damaged, misused
 from sift_index.formats.schema import KEYTABLE_FIELDS, keytable_schema
 from sift_index.formats.store import map_file
 
+_ITEM = np.dtype(KEY_DTYPE)  # made once: by name it would be looked up for every key
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 
@@ -105,7 +106,7 @@ class KeyTable:
         """Return (pack, row, position) of a 16-byte key, or None; one binary search."""
         if len(key) != 16:
             raise misused("key", "16 bytes", len(key), "use identity.document_key")
-        place = int(self._keys.searchsorted(np.frombuffer(key, KEY_DTYPE))[0])
+        place: int = self._keys.searchsorted(np.frombuffer(key, _ITEM)).item()
         if self._bytes[16 * place : 16 * place + 16] != key:
             return None
         return self._pack[place], self._row[place], place
@@ -137,6 +138,18 @@ class KeyTable:
         if place == len(self._ids) or self._ids[place] != name:
             return ()
         return self._document(place)
+
+    def columns(self) -> KeyColumns:
+        """Return the whole content; ids become Python text, arrays are views of the file."""
+        pack, row = self.locations()
+        offsets, places = self.document_places()
+        ids = [*self.document_ids()]
+        return KeyColumns(self.keys(), pack, row, self.anchors(), ids, offsets, places)
+
+    def document_places(self) -> tuple[NDArray[np.int64], U32]:
+        """Return (doc_offsets, doc_keys) as `KeyColumns` has them, views of the file."""
+        offsets = np.frombuffer(self._doc_offsets, np.int64)
+        return offsets, np.frombuffer(self._doc_keys, np.uint32)
 
     @property
     def document_count(self) -> int:
@@ -206,8 +219,7 @@ def _problem(table: KeyTable, packs: int | None) -> tuple[Any, Any] | None:
 
 
 def _document_problem(table: KeyTable) -> tuple[Any, Any] | None:
-    offsets = np.frombuffer(table._doc_offsets, np.int64)
-    places = np.frombuffer(table._doc_keys, np.uint32)
+    offsets, places = table.document_places()
     ends = (len(offsets), *offsets[:1].tolist(), *offsets[-1:].tolist())
     if ends != (table.document_count + 1, 0, len(places)):
         expected = f"{table.document_count + 1} document offsets from 0 to {len(places)}"

@@ -28,7 +28,7 @@ __all__ = ["Counts", "FileInfo", "Manifest", "PackInfo", "current_version", "rea
 KNOWN_READER_FEATURES: frozenset[str] = frozenset()
 KNOWN_WRITER_FEATURES: frozenset[str] = frozenset()
 MAX_VERSION = 99_999_999
-_NAME = re.compile(r"manifest-(\d{8})\.json\Z")
+_NAME = re.compile(r"manifest-([0-9]{8})\.json\Z")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Manifest:
             packs=tuple(PackInfo.from_json(child) for child in fields.children("packs")),
             key_table=FileInfo.from_json(fields.child("key_table")),
             counts=Counts(*(counts.number(n) for n in ("documents", "keys", "tokens"))),
-            units=fields.texts("units"),
+            units=fields.names("units"),
             quality=None if fields.values.get("quality") is None else fields.mapping("quality"),
             reader_features=fields.texts("reader_features"),
             writer_features=fields.texts("writer_features"),
@@ -105,15 +105,26 @@ class Manifest:
 
 
 def publish_manifest(paths: IndexPaths, manifest: Manifest) -> None:
-    """Make a version visible; raise CommitConflictError when its number is taken."""
-    if not 0 < manifest.version <= MAX_VERSION:
-        raise misused("version", f"1..{MAX_VERSION}", manifest.version, "count up by one")
-    path = paths.manifest_path(manifest.version)
+    """Make a version visible; raise CommitConflictError when its number is, or was, taken."""
+    version = manifest.version
+    if not 0 < version <= MAX_VERSION:
+        raise misused("version", f"1..{MAX_VERSION}", version, "count up by one")
+    path = paths.manifest_path(version)
+    # A free number below the current one was published by another writer and removed by gc.
+    if (current_version(paths) or 0) >= version:
+        raise _conflict(path, version)
     if not write_if_absent(path, dump_checked(manifest.to_json())):
-        raise CommitConflictError(
-            f"{path}: expected to publish version {manifest.version}, found that another writer"
-            " did; run the same command again: finished units are not computed twice"
-        )
+        raise _conflict(path, version)
+    present = versions(paths)
+    if version > 1 and version - 1 not in present and present[-1] > version:
+        raise _conflict(path, version)  # all of that happened since the look above
+
+
+def _conflict(path: object, version: int) -> CommitConflictError:
+    return CommitConflictError(
+        f"{path}: expected to publish version {version}, found that another writer"
+        " did; run the same command again: finished units are not computed twice"
+    )
 
 
 def versions(paths: IndexPaths) -> list[int]:

@@ -29,16 +29,30 @@ class Rows:
     tokens: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Offer:
+    """A pack to take rows from: all of them, or those with one of the keys in `only`."""
+
+    pack: PackInfo
+    only: frozenset[bytes] | None = None
+
+
 def collect_rows(
-    paths: IndexPaths, packs: Sequence[PackInfo], table: KeyTable | None, first: int
+    paths: IndexPaths,
+    offers: Sequence[Offer],
+    packs: Sequence[PackInfo],
+    table: KeyTable | None,
 ) -> list[Rows]:
-    """Return the rows of the previous table and of new packs, numbered from `first`.
+    """Return the rows of the previous table and of what is offered, numbered as in `packs`.
 
     Raises IntegrityError for a damaged pack.
     """
     parts = [] if table is None else [_from_table(table)]
-    for number, info in enumerate(packs, first):
-        parts.append(_from_pack(Pack.open(paths.pack_path(info.name), info), number))
+    number = {pack.name: place for place, pack in enumerate(packs)}
+    for offer in offers:
+        pack = Pack.open(paths.pack_path(offer.pack.name), offer.pack)
+        rows = _from_pack(pack, number[offer.pack.name])
+        parts.append(rows if offer.only is None else _only(rows, offer.only))
     return parts
 
 
@@ -53,6 +67,12 @@ def _from_pack(pack: Pack, number: int) -> Rows:
     place = np.full(n, number, np.uint32)
     rows = np.arange(n, dtype=np.uint32)
     return Rows(pack.keys(), place, rows, pack.anchors(), pack.tokens().astype(np.int64))
+
+
+def _only(rows: Rows, keys: frozenset[bytes]) -> Rows:
+    chosen = np.array([key.tobytes() in keys for key in rows.keys], bool)
+    columns = (rows.keys, rows.pack, rows.row, rows.anchor, rows.tokens)
+    return Rows(*(column[chosen] for column in columns))
 
 
 def merge_rows(parts: Sequence[Rows]) -> Rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +19,28 @@ from sift_index.formats.blob import (
     Codec,
     RowIdentity,
     blob_checksum,
+    checked_mask,
     decode_blob,
     encode_blob,
+    read_header,
 )
 from sift_index.formats.errors import IntegrityError, UsageError
 from sift_index.formats.fileinfo import PackInfo, sha256_hex
+from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.keyorder import rising
-from sift_index.formats.masks import DocumentMasks
+from sift_index.formats.masks import DocumentMasks, MaskKind, PackedMask, unchecked_row
+from sift_index.formats.maskshape import MaskShape, check_header, promised_shape
 from sift_index.formats.problems import damaged, misused
+from sift_index.formats.residency import touch
 from sift_index.formats.schema import META_BUILD, pack_schema
-from sift_index.formats.store import IndexPaths, map_file, plain_name, read_file, write_if_absent
+from sift_index.formats.store import (
+    IndexPaths,
+    freshen,
+    map_file,
+    plain_name,
+    read_file,
+    write_if_absent,
+)
 
 __all__ = ["Codec", "Pack", "PackInfo", "pack_bytes", "write_pack"]
 
@@ -45,13 +58,21 @@ def write_pack(
     Raises UsageError for two rows with one key, BuildError when the file cannot be written,
     IntegrityError when the name exists with other bytes.
     """
+    return write_pack_file(paths, unit, pack_bytes(unit, build_digest, rows, codec), len(rows))
+
+
+def write_pack_file(paths: IndexPaths, unit: str, data: bytes, rows: int) -> PackInfo:
+    """Write the content of a pack under its name; raise as `write_pack` does."""
     plain_name(unit, "unit id")
-    data = pack_bytes(unit, build_digest, rows, codec)
     digest = sha256_hex(data)
     path = paths.pack_path(f"{unit}-{digest[:16]}.arrow")
-    if not write_if_absent(path, data) and read_file(path, limit=len(data)) != data:
-        raise damaged(path, "the bytes its name says", "others", "remove this file and run again")
-    return PackInfo(path.name, len(data), digest, len(rows))
+    if not write_if_absent(path, data):
+        if not freshen(path):  # gc took the old file in this moment
+            return write_pack_file(paths, unit, data, rows)
+        if read_file(path, limit=len(data)) != data:
+            advice = "remove this file and run again"
+            raise damaged(path, "the bytes its name says", "others", advice)
+    return PackInfo(path.name, len(data), digest, rows)
 
 
 def pack_bytes(
@@ -61,13 +82,28 @@ def pack_bytes(
     rows = sorted(rows, key=lambda row: row.key)
     _check_rows(rows)
     blobs = [_encode(row, codec) for row in rows]
-    columns = (
+    columns = PackColumns(
         [row.key for row in rows],
         [row.anchor for row in rows],
         [row.tokens for row in rows],
         [la for la, _ in blobs],
         [ca for _, ca in blobs],
     )
+    return columns_bytes(unit, build_digest, columns)
+
+
+class PackColumns(NamedTuple):
+    """The columns of a pack, sorted by key; None where a row has no anchor or LA blob."""
+
+    key: Sequence[bytes]
+    anchor: Sequence[int | None]
+    tokens: Sequence[int]
+    la: Sequence[bytes | None]
+    ca: Sequence[bytes]
+
+
+def columns_bytes(unit: str, build_digest: str, columns: PackColumns) -> bytes:
+    """Return the file content of a pack from its columns as they are; same columns, same bytes."""
     schema = pack_schema(unit, build_digest)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return ipc_bytes(pa.record_batch(arrays, schema=schema))
@@ -79,6 +115,7 @@ class Pack:
     def __init__(self, path: Path, info: PackInfo, data: pa.Buffer, batch: pa.RecordBatch) -> None:
         """Wrap a validated batch; use `Pack.open`."""
         self.path, self.info, self._data, self._count = path, info, data, batch.num_rows
+        self.batch = batch
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         self._keys = buffer_view(columns["key"].buffers()[1], "B", 16 * self._count)
         self._tokens = buffer_view(columns["tokens"].buffers()[1], "I", self._count)
@@ -109,6 +146,17 @@ class Pack:
         return pack
 
     build_digest: str = ""
+    _shape: MaskShape | None = None
+
+    def require_origin(self, fingerprint: Fingerprint) -> None:
+        """Bind the pack to an index: from now on each mask must have the index's shape.
+
+        Raises IntegrityError when another build wrote the pack.
+        """
+        wanted = fingerprint.build_digest
+        if self.build_digest != wanted:
+            raise damaged(self.path, f"a pack of build {wanted}", self.build_digest)
+        self._shape = promised_shape(fingerprint)
 
     def __len__(self) -> int:
         return int(self._count)
@@ -137,14 +185,36 @@ class Pack:
         """
         if not 0 <= i < self._count:
             raise misused(f"{self.path}: row", f"0..{self._count - 1}", i, "look the key up first")
-        check = verify and not self._verified[i]
+        if (row := self.seen(i, self.key(i))) is not None:
+            return row
         try:
-            masks = self._decode(i, check, False)
+            masks = self._decode(i, verify, False)
         except (IntegrityError, UsageError) as error:
             raise IntegrityError(f"{self.path} row {i}: {error}") from error
-        if check:
+        if verify:
             self._verified[i] = 1  # two threads may both check, which is harmless
         return masks
+
+    def seen(self, i: int, key: bytes) -> DocumentMasks | None:
+        """Return row i if it has this key and was found right before: then it stays right.
+
+        None where `row` has to look; nothing is checked again.
+        """
+        if i >= self._count or not self._verified[i] or self._keys[16 * i : 16 * i + 16] != key:
+            return None
+        la = self._la.checked(i) if self._has_la[i] else None
+        ca = self._ca.checked(i)
+        return unchecked_row(key, self._anchor_items[i] or None, self._tokens[i], ca, la)
+
+    def unpacked_bytes(self, i: int) -> int:
+        """Return the bytes that decoding row i allocates: 0 where all its masks are views."""
+        blobs = [self._ca[i], *([self._la[i]] if self._has_la[i] else [])]
+        headers = map(read_header, blobs)
+        return sum(header.raw_bytes for header in headers if header.codec)
+
+    def touch(self) -> None:
+        """Read every page of the file into memory."""
+        touch(self._data)
 
     def verify(self) -> None:
         """Re-hash the whole file and decode every row; raise IntegrityError naming the file."""
@@ -162,10 +232,14 @@ class Pack:
         la, linked = None, 0
         if self._has_la[i]:
             blob = self._la[i]
+            check_header(read_header(blob), MaskKind.LA, tokens, self._shape)
             la = decode_blob(blob, RowIdentity(key, anchor, tokens), verify, full=full)
             linked = blob_checksum(blob)
         identity = RowIdentity(key, anchor, tokens, linked)
-        ca = decode_blob(self._ca[i], identity, verify, full=full)
+        blob = self._ca[i]
+        # Before anything is unpacked.
+        check_header(read_header(blob), MaskKind.CA, tokens, self._shape)
+        ca = decode_blob(blob, identity, verify, full=full)
         return DocumentMasks(key, anchor, tokens, ca, la)
 
     def _check_keys(self, anchor: pa.Array) -> None:
@@ -182,9 +256,13 @@ class _Blobs:
         _, offsets, data = column.buffers()
         self._offsets = buffer_view(offsets, "q", count + 1 if count else 0)
         self._data = buffer_view(data, "B", data.size if data is not None else 0)
+        self._array = np.frombuffer(self._data, np.uint8)
 
     def __getitem__(self, i: int) -> memoryview:
         return self._data[self._offsets[i] : self._offsets[i + 1]]
+
+    def checked(self, i: int) -> PackedMask:
+        return checked_mask(self._data, self._array, self._offsets[i], self._offsets[i + 1])
 
 
 def _encode(row: DocumentMasks, codec: Codec) -> tuple[bytes | None, bytes]:

@@ -19,6 +19,14 @@ def misused(what: object, expected: object, found: object, advice: str) -> Usage
     return UsageError(f"{what}: expected {expected}, found {found}; {advice}")
 
 
+def cannot_remove(path: object, error: OSError) -> BuildError:
+    """Return (not raise) the error for a file system that refused to remove a file."""
+    return BuildError(
+        f"{path}: expected to remove this file, found {error.strerror or error}; make the folder"
+        " writable and run the same command again: it goes on where it stopped"
+    )
+
+
 def cannot_write(path: object, error: OSError) -> BuildError:
     """Return (not raise) the error for a file system that refused a write."""
     return BuildError(

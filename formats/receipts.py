@@ -19,6 +19,7 @@ from sift_index.formats.problems import damaged, misused
 from sift_index.formats.store import (
     IndexPaths,
     file_names,
+    freshen,
     read_file,
     regular_size,
     write_if_absent,
@@ -80,8 +81,18 @@ def commit(paths: IndexPaths, receipt: Receipt) -> Receipt:
         found = f"pack {receipt.pack.name} with {receipt.pack.rows} rows, {len(receipt.keys)} keys"
         raise misused(f"receipt {receipt.unit}", "one key a row", found, "write the pack first")
     _check_pack(paths, receipt, paths.receipt_path(receipt.unit))
-    write_if_absent(paths.receipt_path(receipt.unit), dump_checked(receipt.to_json()))
-    return read_receipt(paths, receipt.unit)
+    if write_if_absent(paths.receipt_path(receipt.unit), dump_checked(receipt.to_json())):
+        return read_receipt(paths, receipt.unit)
+    return reuse_receipt(paths, receipt.unit) or commit(paths, receipt)
+
+
+def reuse_receipt(paths: IndexPaths, unit: str) -> Receipt | None:
+    """Return the receipt of a unit that was committed before, None if it was not.
+
+    It is marked as used, for `gc` removes those of deleted documents, which may come again. Raises
+    IntegrityError for a damaged one or a lost pack.
+    """
+    return read_receipt(paths, unit) if freshen(paths.receipt_path(unit)) else None
 
 
 def read_receipt(paths: IndexPaths, unit: str) -> Receipt:

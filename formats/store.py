@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from sift_index.formats.errors import IntegrityError
-from sift_index.formats.problems import cannot_write, damaged
+from sift_index.formats.problems import cannot_remove, cannot_write, damaged
 
 TEMP_PREFIX = ".tmp-"
 MAX_JSON_BYTES = 1 << 28
@@ -68,6 +68,15 @@ class IndexPaths:
     def receipt_path(self, unit: str) -> Path:
         """Return the path of a unit's receipt; raise IntegrityError unless `unit` is plain."""
         return self.commits / f"{plain_name(unit, self.commits)}.json"
+
+    def require_real_folders(self) -> None:
+        """Raise IntegrityError when a folder inside the index is a link to somewhere else."""
+        for folder in (self.packs, self.commits, self.failed):
+            if folder.is_symlink():
+                raise IntegrityError(
+                    f"{folder}: expected a folder, found a link; replace the link by the folder"
+                    " it stands for"
+                )
 
     def create(self) -> None:
         """Make the folders; raise BuildError when the file system refuses."""
@@ -142,6 +151,41 @@ def replace_atomically(path: Path, data: bytes) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def freshen(path: Path) -> bool:
+    """Mark a file that is used again as young, for `gc` to keep; False when it is gone.
+
+    Raises BuildError on another OSError.
+    """
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return True
+
+
+def remove_all(found: Sequence[Path]) -> None:
+    """Remove files, and temporary folders, in this order; what is gone already is no error.
+
+    Folders are synced at the end: a crash later on does not bring back what was removed. Raises
+    BuildError on OSError.
+    """
+    for path in found:
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise cannot_remove(path, error) from error
+    for folder in sorted({path.parent for path in found}):
+        with suppress(FileNotFoundError):  # a temporary folder goes with what it held
+            _sync_folder(folder)
 
 
 def read_file(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sift_index.formats.errors import FormatError, IntegrityError
-from sift_index.formats.failures import read_failures
+from sift_index.formats.failures import read_failure
 from sift_index.formats.fileinfo import PackInfo
+from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.keytable import KeyTable
 from sift_index.formats.manifest import Manifest, open_keytable, read_manifest, versions
 from sift_index.formats.packs import Pack
@@ -48,13 +49,17 @@ class VerifyReport:
             raise IntegrityError(f"{len(self.problems)} problems:{listed}")
 
 
-def verify_index(paths: IndexPaths, full: bool = True) -> VerifyReport:
+def verify_index(paths: IndexPaths, full: bool = True, version: int | None = None) -> VerifyReport:
     """Check manifests, key tables and packs of all versions, receipts and failure records.
 
     `full` re-hashes packs and decodes every row; otherwise sizes and structure are checked.
-    Problems are collected, not raised, so that one report shows all of them.
+    `version` checks only what that version needs, and looks for no garbage. Problems are
+    collected, not raised, so that one report shows all of them.
     """
     walk = _Walk(paths, full)
+    if version is not None:
+        return _verify_version(walk, version)
+    walk.attempt(paths.root, paths.require_real_folders)
     present: list[int | None] = [*versions(paths)]
     for version in present or [None]:
         path = paths.root if version is None else paths.manifest_path(version)
@@ -64,12 +69,19 @@ def verify_index(paths: IndexPaths, full: bool = True) -> VerifyReport:
     for name in file_names(paths.commits, ".json"):
         receipt = walk.attempt(paths.commits / name, _receipt(paths, name))
         if receipt is not None:
-            walk.pack(receipt.pack)
+            walk.receipt(receipt, paths.commits / name)
     for name in file_names(paths.failed, ".json"):
-        walk.seen.add(paths.failed / name)
-    if paths.failed.is_dir():
-        walk.attempt(paths.failed, lambda: read_failures(paths))
+        walk.attempt(paths.failed / name, partial(read_failure, paths, name))
     return walk.report()
+
+
+def _verify_version(walk: _Walk, version: int) -> VerifyReport:
+    walk.attempt(walk.paths.root, walk.paths.require_real_folders)
+    path = walk.paths.manifest_path(version)
+    manifest = walk.attempt(path, _manifest(walk.paths, version))
+    if manifest is not None:
+        walk.version(manifest)
+    return replace(walk.report(), garbage=())
 
 
 def find_garbage(paths: IndexPaths) -> list[Path]:
@@ -97,24 +109,37 @@ class _Walk:
             return None
 
     def version(self, manifest: Manifest) -> None:
-        for unit in manifest.units:
-            receipt = self.paths.receipt_path(unit)
-            self.attempt(receipt, partial(regular_size, receipt))
-        packs = [self.pack(info) for info in manifest.packs]
+        where = self.paths.manifest_path(manifest.version)
+        # gc takes receipts of units that no pack is left of; their names stay in the list.
+        present = {pack.unit for pack in manifest.packs}
+        for unit in filter(present.__contains__, manifest.units):
+            receipt = self.attempt(where, partial(self.paths.receipt_path, unit))
+            if receipt is not None:
+                self.attempt(receipt, partial(regular_size, receipt))
+        packs = [self.pack(info, manifest.fingerprint) for info in manifest.packs]
         path = self.paths.root / manifest.key_table.name
         table = self.attempt(path, lambda: open_keytable(self.paths, manifest))
         if table is not None:
             self.attempt(path, lambda: check_locations(table, packs))
+            if all(pack is not None for pack in packs):
+                self.attempt(where, lambda: _check_tokens(manifest, table, packs, where))
 
-    def pack(self, info: PackInfo) -> Pack | None:
+    def receipt(self, receipt: Receipt, where: Path) -> None:
+        pack = self.pack(receipt.pack)
+        if pack is not None:
+            self.attempt(where, lambda: _check_receipt(receipt, pack, where))
+
+    def pack(self, info: PackInfo, fingerprint: Fingerprint | None = None) -> Pack | None:
         if info not in self.packs:
             path = self.paths.packs / info.name
-            self.packs[info] = self.attempt(path, lambda: self._open(path, info))
+            self.packs[info] = self.attempt(path, lambda: self._open(path, info, fingerprint))
         return self.packs[info]
 
-    def _open(self, path: Path, info: PackInfo) -> Pack:
+    def _open(self, path: Path, info: PackInfo, fingerprint: Fingerprint | None) -> Pack:
         pack = Pack.open(path, info)
         self.rows += len(pack)
+        if fingerprint is not None:
+            pack.require_origin(fingerprint)
         if self.full:
             pack.verify()
         return pack
@@ -148,6 +173,28 @@ def _check_pack(
     same = (table.keys()[places] == pack.keys()[rows]).all()
     if not same or (table.anchors()[places] != pack.anchors()[rows]).any():
         raise damaged(table.path, f"keys and anchors of {pack.path.name}", "others")
+
+
+def _check_tokens(
+    manifest: Manifest, table: KeyTable, packs: Sequence[Pack | None], where: Path
+) -> None:
+    number, row = table.locations()
+    counts = [pack.tokens() for pack in packs if pack is not None]
+    starts = np.cumsum([0, *map(len, counts)])
+    # A row outside its pack has been reported, and must not be read here.
+    inside = starts[number] + row < starts[number + np.uint32(1)]
+    joined = np.concatenate(counts) if counts else np.zeros(0, np.uint32)
+    found = int(joined[(starts[number] + row)[inside]].sum(dtype=np.uint64))
+    if inside.all() and found != manifest.counts.tokens:
+        raise damaged(where, f"{found} tokens of the keys in its table", manifest.counts.tokens)
+
+
+def _check_receipt(receipt: Receipt, pack: Pack, where: Path) -> None:
+    if [pack.key(i).hex() for i in range(len(pack))] != sorted(receipt.keys):
+        raise damaged(where, f"the keys of {pack.path.name}", "others")
+    found = (receipt.build_digest, receipt.tokens)
+    if found != (pack.build_digest, int(pack.tokens().sum(dtype=np.uint64))):
+        raise damaged(where, f"build and tokens of {pack.path.name}", found)
 
 
 def _present(paths: IndexPaths) -> list[str]:

@@ -1,4 +1,4 @@
-"""Publishing a version: new receipts are merged into the previous key table, then made visible.
+"""Appending: new receipts are merged into the previous key table, then published.
 
 Order matters: packs and receipts exist already, the key table comes next, the manifest last. A
 crash before the manifest leaves files nobody names; running again publishes.
@@ -9,28 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sift_index.formats.draft import Draft, publish_draft
 from sift_index.formats.errors import FingerprintMismatchError
-from sift_index.formats.fileinfo import FileInfo, PackInfo, sha256_hex
+from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.fingerprint import Fingerprint, require_same_build
-from sift_index.formats.keytable import keytable_bytes
-from sift_index.formats.manifest import (
-    Counts,
-    Manifest,
-    open_keytable,
-    publish_manifest,
-    require_writable,
-    utc_now,
-)
+from sift_index.formats.keytable import KeyTable
+from sift_index.formats.manifest import Manifest, open_keytable, require_writable
 from sift_index.formats.merge import (
     Documents,
+    Offer,
     collect_rows,
     merge_documents,
     merge_rows,
     table_columns,
 )
-from sift_index.formats.problems import damaged
 from sift_index.formats.receipts import Receipt
-from sift_index.formats.store import IndexPaths, read_file, write_if_absent
+from sift_index.formats.store import IndexPaths
 
 WRITER = "sift-index"
 
@@ -49,34 +43,31 @@ def publish(
     """Publish the next version and return its manifest.
 
     `documents` maps document ids to ordered keys; ids of `previous` are kept, an id given again
-    gets the new keys. Of two packs with one key the earlier wins. `quality` is written
-    as given: whether the previous version's still holds is for the caller to know. Raises
+    gets the new keys. Of two packs with one key the earlier wins. Receipts that a version had
+    before add nothing but rows of deleted documents that `documents` names again. `quality` is
+    written as given: whether the previous version's still holds is for the caller to know. Raises
     FingerprintMismatchError for another build, UsageError for a document with an unknown key,
     CommitConflictError when the version exists, IntegrityError for a damaged pack, BuildError
     when a file cannot be written.
     """
     _check_build(fingerprint, receipts, previous)
-    packs = _new_packs(receipts, previous)
-    known = previous.packs if previous else ()
     table = open_keytable(paths, previous) if previous else None
-    rows = merge_rows(collect_rows(paths, packs, table, len(known)))
-    version = previous.version + 1 if previous else 1
-    columns = table_columns(rows, merge_documents(table, documents))
-    info = _write_keytable(paths, version, keytable_bytes(columns))
-    tokens = int(rows.tokens.sum()) + (previous.counts.tokens if previous else 0)
-    manifest = Manifest(
-        version=version,
-        created=created or utc_now(),
-        writer=writer,
+    known = previous.packs if previous else ()
+    units = previous.units if previous else ()
+    before = frozenset(units)
+    offers = _offers(receipts, before, table, documents)
+    added = _added(offers, known)
+    packs = (*known, *added)
+    rows = merge_rows(collect_rows(paths, offers, packs, table))
+    draft = Draft(
         fingerprint=fingerprint,
-        packs=(*known, *packs),
-        key_table=info,
-        counts=Counts(len(columns.doc_ids), len(rows.keys), tokens),
-        units=(*(previous.units if previous else ()), *(pack.unit for pack in packs)),
+        packs=packs,
+        columns=table_columns(rows, merge_documents(table, documents)),
+        tokens=int(rows.tokens.sum()) + (previous.counts.tokens if previous else 0),
+        units=(*units, *(pack.unit for pack in added if pack.unit not in before)),
         quality=quality,
     )
-    publish_manifest(paths, manifest)
-    return manifest
+    return publish_draft(paths, draft, previous, writer=writer, created=created)
 
 
 def _check_build(
@@ -94,23 +85,28 @@ def _check_build(
             )
 
 
-def _new_packs(receipts: Sequence[Receipt], previous: Manifest | None) -> tuple[PackInfo, ...]:
-    """Leave out packs that the previous version has, and those without a row."""
-    known = {pack.name for pack in previous.packs} if previous else set()
-    by_name = {r.pack.name: r.pack for r in receipts if r.pack.rows and r.pack.name not in known}
-    return tuple(by_name[name] for name in sorted(by_name))
+def _offers(
+    receipts: Sequence[Receipt],
+    units: frozenset[str],
+    table: KeyTable | None,
+    documents: Documents,
+) -> list[Offer]:
+    """Return what the receipts add to a version with `units`: whole packs of new units.
 
-
-def _write_keytable(paths: IndexPaths, version: int, data: bytes) -> FileInfo:
-    """Write under the version's name, or beside it when an unfinished attempt left that name.
-
-    The leftover may belong to a writer that is about to publish, so it is never replaced; the
-    manifest names the file, hence readers do not care.
+    Units it has or had give back rows that a document now names; their other rows belong to
+    documents that were deleted, and stay so. Packs without a row are left out.
     """
-    digest = sha256_hex(data)
-    path = paths.keytable_path(version)
-    if not write_if_absent(path, data) and read_file(path, 1 << 62) != data:
-        path = path.with_name(f"{path.stem}-{digest[:16]}.arrow")
-        if not write_if_absent(path, data) and read_file(path, 1 << 62) != data:
-            raise damaged(path, "the bytes its name says", "others", "remove this file")
-    return FileInfo(path.name, len(data), digest)
+    new = {r.pack.name: Offer(r.pack) for r in receipts if r.pack.rows and r.unit not in units}
+    again = [receipt for receipt in receipts if receipt.unit in units]
+    if table is not None and again:
+        own = {bytes.fromhex(key) for r in receipts if r.unit not in units for key in r.keys}
+        named = {key for keys in documents.values() for key in keys} - own
+        wanted = frozenset(key for key in named if table.find(key) is None)
+        back = [r.pack for r in again if not wanted.isdisjoint(map(bytes.fromhex, r.keys))]
+        new |= {pack.name: Offer(pack, wanted) for pack in back}
+    return [new[name] for name in sorted(new)]
+
+
+def _added(offers: Sequence[Offer], known: Sequence[PackInfo]) -> list[PackInfo]:
+    names = {pack.name for pack in known}
+    return [offer.pack for offer in offers if offer.pack.name not in names]

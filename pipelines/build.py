@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from sift_index.errors import UsageError
+from sift_index.errors import CommitConflictError, UsageError
 from sift_index.formats.store import IndexPaths
 from sift_index.models.geometry import geometry_of
 from sift_index.models.loading import load_config, load_tokenizer, model_label
@@ -19,15 +19,20 @@ from sift_index.pipelines.config import BuildConfig
 from sift_index.pipelines.corpus import CorpusReader, ignored_files, open_corpus
 from sift_index.pipelines.crew import Crew
 from sift_index.pipelines.documents import DocumentRules
+from sift_index.pipelines.planner import Catalogue
 from sift_index.pipelines.probes import with_probes
 from sift_index.pipelines.progress import BuildProgress, build_progress
 from sift_index.pipelines.publishing import failed_documents, publish_build, record_failures
-from sift_index.pipelines.resume import read_held, units_left
+from sift_index.pipelines.resume import Held, read_held, units_left
+from sift_index.pipelines.runner import RunResult
 from sift_index.pipelines.scanning import scan_corpus
 from sift_index.pipelines.summary import BuildSummary, summarise
 from sift_index.prompts import PromptWriter
 from sift_index.selection.policy import ProbePolicy
 from sift_index.selection.quality import quality_for
+
+# Publications by others that a build follows before it gives up; it takes seconds, they minutes.
+ROUNDS = 5
 
 
 def run_build(config: BuildConfig, progress: BuildProgress | None = None) -> BuildSummary:
@@ -57,13 +62,7 @@ def _build(
         fingerprint = crew.fingerprint
         held = read_held(paths, fingerprint)
         paths.create()  # not earlier: a build that is refused leaves no trace
-        units = units_left(
-            catalogue.pieces.values(), held, config.unit_tokens, fingerprint.build_digest
-        )
-        result = crew.run(units, progress)
-    receipts = [*held.receipts, *result.receipts]
-    quality = quality_for(config.quality, model_label(config.model))
-    manifest = publish_build(paths, fingerprint, held, receipts, catalogue, quality)
+        result, published = _until_published(config, crew, held, catalogue, progress)
     current = read_held(paths, fingerprint)
     failed = failed_documents(reader, catalogue, result.failed, current.published)
     record_failures(paths, reader, failed)
@@ -73,11 +72,40 @@ def _build(
         after=current,
         result=result,
         failed=failed,
-        published=manifest is not None,
+        published=published,
         ignored=ignored_files(reader),
         workers=crew.size,
         seconds=time.monotonic() - started,
     )
+
+
+def _until_published(
+    config: BuildConfig, crew: Crew, held: Held, catalogue: Catalogue, progress: BuildProgress
+) -> tuple[RunResult, bool]:
+    """Run the units that are left and publish; again on top of another writer's version.
+
+    A second round finds its own units committed, and computes only what that writer deleted.
+    Raises CommitConflictError when others were faster every time.
+    """
+    paths, result = IndexPaths(config.output), RunResult()
+    digest = crew.fingerprint.build_digest
+    quality = quality_for(config.quality, model_label(config.model))
+    rounds = ROUNDS
+    while True:
+        units = units_left(catalogue.pieces.values(), held, config.unit_tokens, digest)
+        found = crew.run(units, progress)
+        result.add(found)
+        receipts = [*held.receipts, *found.receipts]
+        try:
+            manifest = publish_build(paths, crew.fingerprint, held, receipts, catalogue, quality)
+        except CommitConflictError:
+            rounds -= 1
+            if not rounds:
+                raise
+            progress.note("another writer published a version; building on top of it")
+            held = read_held(paths, crew.fingerprint)
+        else:
+            return result, manifest is not None
 
 
 def document_rules(config: BuildConfig) -> DocumentRules:

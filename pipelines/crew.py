@@ -56,7 +56,7 @@ class Crew:
         if not units:
             return RunResult()
         count = worker_count(self._config, self._config.device, len(units))
-        self._workers += [self._start() for _ in range(count - 1)]
+        self._workers += [self._start() for _ in range(count - len(self._workers))]
         for found in self._ask(self._workers):
             require_same_build(self.fingerprint, found)
         runner = UnitRunner(

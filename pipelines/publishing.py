@@ -40,7 +40,7 @@ def publish_build(
         for name, document in catalogue.documents.items()
         if all(key in keys or held.published(key) for key in document.keys)
     }
-    known = held.reader.document_keys if held.reader else lambda name: ()
+    known = (lambda name: ()) if held.reader is None else held.reader.document_keys
     earlier = held.manifest.quality if held.manifest else None
     # A measurement alone makes a version of an index, never an index.
     measured = held.manifest is not None and quality not in (None, earlier)

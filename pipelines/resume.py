@@ -26,7 +26,7 @@ class Held:
     @property
     def manifest(self) -> Manifest | None:
         """The current version's manifest, or None."""
-        return self.reader.manifest if self.reader else None
+        return None if self.reader is None else self.reader.manifest  # an empty one is falsy
 
     def published(self, key: bytes) -> bool:
         """Say whether the current version holds a key."""
@@ -43,7 +43,7 @@ def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
         require_same_build(reader.manifest.fingerprint, fingerprint)
         for pack in reader.manifest.packs:
             require_size(paths.pack_path(pack.name), pack.bytes)
-    published = set(reader.manifest.units) if reader else set()
+    published = set() if reader is None else set(reader.manifest.units)
     receipts = [receipt for receipt in read_receipts(paths) if receipt.unit not in published]
     others = {receipt.build_digest for receipt in receipts} - {fingerprint.build_digest}
     if others:

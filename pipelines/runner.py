@@ -35,6 +35,12 @@ class RunResult:
     failed: list[FailedDocument] = field(default_factory=list)
     retries: int = 0
 
+    def add(self, other: "RunResult") -> None:
+        """Take in what a further run came to."""
+        self.receipts += other.receipts
+        self.failed += other.failed
+        self.retries += other.retries
+
 
 @dataclass
 class UnitRunner:

@@ -17,7 +17,7 @@ from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.identity import document_key
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.packs import write_pack
-from sift_index.formats.receipts import Receipt, commit, read_receipt
+from sift_index.formats.receipts import Receipt, commit, reuse_receipt
 from sift_index.formats.store import IndexPaths
 from sift_index.models.loading import LoadedModel, load_model
 from sift_index.models.quiet import quiet_transformers
@@ -60,8 +60,8 @@ class BuildWorker:
         What fails is left out and the rest committed as the unit it makes, under that unit's id:
         a receipt always proves all keys of its id, and the next build tries the failed ones again.
         """
-        if self._paths.receipt_path(unit.id).exists():
-            return UnitOutcome(read_receipt(self._paths, unit.id))
+        if earlier := reuse_receipt(self._paths, unit.id):
+            return UnitOutcome(earlier)
         started = time.monotonic()
         rows: list[DocumentMasks] = []
         done: list[Piece] = []

@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sift_index.errors import IntegrityError
 from sift_index.formats.fingerprint import Fingerprint
 from sift_index.kernels.api import TILE, MaskLayout
 from sift_index.models.digests import tokenizer_digest, weights_digest
@@ -34,9 +35,19 @@ def serve_identity(model: Any, layout: MaskLayout) -> dict[str, Any]:
 
 
 def layout_from(serve: Mapping[str, Any]) -> MaskLayout:
-    """Return the mask layout recorded in an index's serve fingerprint."""
-    values = {name: value for name, value in serve["layout"].items() if name != "tile"}
-    return MaskLayout(**values)
+    """Return the mask layout recorded in an index's serve fingerprint.
+
+    Raises IntegrityError for a fingerprint of another program, or a forged one.
+    """
+    try:
+        values = {name: value for name, value in serve["layout"].items() if name != "tile"}
+        return MaskLayout(**values)
+    except (AttributeError, KeyError, TypeError) as error:
+        names = ", ".join(field.name for field in fields(MaskLayout))
+        raise IntegrityError(
+            f"fingerprint: expected serve.layout with tile, {names}, found "
+            f"{serve.get('layout')!r:.200}; build the index with sift-index build"
+        ) from error
 
 
 def advisory_identity(model: Any, tokenizer: Any | None) -> dict[str, Any]:

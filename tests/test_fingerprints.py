@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sift_index.errors import FingerprintMismatchError
+from sift_index.errors import FingerprintMismatchError, IntegrityError
 from sift_index.fingerprints import (
     build_fingerprint,
     layout_from,
@@ -174,3 +174,9 @@ def test_probe_texts_count_not_their_place(tmp_path):
         (tmp_path / folder / "probe.txt").write_text("word " * 400)
     first, second = (ProbePolicy(probe_source=str(tmp_path / folder)) for folder in ("a", "b"))
     assert digest(policy=first) == digest(policy=second) != digest(policy=ProbePolicy())
+
+
+@pytest.mark.parametrize("serve", [{}, {"layout": None}, {"layout": {"tile": 128, "colour": 1}}])
+def test_a_layout_of_another_program_is_a_named_error(serve: dict[str, Any]) -> None:
+    with pytest.raises(IntegrityError, match=r"serve\.layout with tile, layers, heads"):
+        layout_from(serve)

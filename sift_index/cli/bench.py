@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from rich.console import Console
 
+from sift_index.cli.benchlookup import lookup
 from sift_index.cli.frame import FAILED, emit, framed, table
 from sift_index.errors import UsageError
 
@@ -29,7 +30,11 @@ def bench() -> None:
     \b
     Example:
       sift-index bench kernels
+      sift-index bench lookup
     """
+
+
+bench.add_command(lookup)
 
 
 @bench.command()

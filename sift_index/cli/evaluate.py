@@ -23,6 +23,7 @@ METHODS = "dense,sift,paper,no-cross"
 
 @click.command("eval")
 @click.argument("index", type=click.Path(path_type=Path), required=False)
+@click.option("--version", "number", type=int, help="An older version of INDEX.  [default: newest]")
 @click.option("--model", help="Preset, folder or hub id.  [default: the model the index names]")
 @click.option(
     "--questions",
@@ -80,6 +81,7 @@ METHODS = "dense,sift,paper,no-cross"
 @framed
 def evaluate(
     index: Path | None,
+    number: int | None,
     model: str | None,
     questions: tuple[Path, ...],
     corpus: Path | None,
@@ -156,7 +158,7 @@ def evaluate(
             "expected --scores with --report quality, found invariance, which keeps no scores; "
             "take --results or --output json"
         )
-    setting = _setting(index, model, policy, strict, dtype, device)
+    setting = _setting(index, number, model, policy, strict, dtype, device)
     setting = replace(setting, serve_prefix=serve_prefix)
     asked = _chosen(setting, questions, corpus, limit, (min_tokens, max_tokens))
     asked = _shard(asked, shard)
@@ -171,7 +173,13 @@ def evaluate(
 
 
 def _setting(
-    index: Path | None, model: str | None, policy: str, strict: bool, dtype: str, device: str
+    index: Path | None,
+    number: int | None,
+    model: str | None,
+    policy: str,
+    strict: bool,
+    dtype: str,
+    device: str,
 ) -> "Setting":
     from sift_index.evaluation.methods.registry import Setting
     from sift_index.models.loading import load_model
@@ -180,8 +188,10 @@ def _setting(
     if index is None:
         if model is None:
             raise UsageError("expected an INDEX, or --model to evaluate without one; found neither")
+        if number is not None:
+            raise UsageError(f"expected an INDEX with --version {number}, found none; name it")
         return Setting(load_model(model, dtype, device), None, policy)
-    opened = SiftIndex.open(index, strict=strict)
+    opened = SiftIndex.open(index, strict=strict, version=number)
     loaded = load_model(model or _recorded_model(opened.fingerprint.advisory), dtype, device)
     opened.check_model(loaded.model, loaded.tokenizer)
     return Setting(loaded, opened, policy)

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sift_index.errors import (
+    CommitConflictError,
     FingerprintMismatchError,
     FormatError,
     SiftError,
@@ -22,9 +23,10 @@ from sift_index.errors import (
 
 EXIT_CODES = """Exit codes: 0 done; 1 failed; 2 wrong usage; 3 built, but some documents failed;
 4 the index is damaged, missing or needs another reader; 5 the index does not fit this model or
-build; 130 interrupted (run the same command to resume)."""
+build; 6 another writer published first (run the same command again); 130 interrupted (run the same
+command to resume)."""
 
-FAILED, USAGE, PARTIAL, DAMAGED, MISMATCH, INTERRUPTED = 1, 2, 3, 4, 5, 130
+FAILED, USAGE, PARTIAL, DAMAGED, MISMATCH, CONFLICT, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
 
 def exit_code(error: SiftError) -> int:
@@ -33,6 +35,7 @@ def exit_code(error: SiftError) -> int:
         (UsageError, USAGE),
         (FingerprintMismatchError, MISMATCH),
         (FormatError, DAMAGED),
+        (CommitConflictError, CONFLICT),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), FAILED)
 

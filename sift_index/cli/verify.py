@@ -14,14 +14,16 @@ from sift_index.formats.verify import VerifyReport, verify_index
 
 @click.command()
 @click.argument("index", type=click.Path(path_type=Path))
+@click.option("--version", "number", type=int, help="Only this version.  [default: all]")
 @click.option("--quick", is_flag=True, help="Sizes and structure only, no content hashes.")
 @framed
-def verify(index: Path, quick: bool, output: str) -> int:
+def verify(index: Path, number: int | None, quick: bool, output: str) -> int:
     """Check all versions, packs, key tables and receipts of INDEX.
 
     \b
     Example:
       sift-index verify corpus.sift
+      sift-index verify corpus.sift --version 3 --quick
     """
     paths = IndexPaths(index)
     if not index.is_dir() or not versions(paths):
@@ -29,7 +31,7 @@ def verify(index: Path, quick: bool, output: str) -> int:
             f"expected an index (manifest-*.json) in {index}, found none; give the folder that "
             "sift-index build wrote"
         )
-    report = verify_index(paths, full=not quick)
+    report = verify_index(paths, full=not quick, version=number)
     values = {
         "ok": report.ok,
         "files": report.files,

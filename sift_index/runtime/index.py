@@ -56,19 +56,28 @@ class SiftIndex:
         tokenizer: Any | None = None,
         strict: bool = False,
         version: int | None = None,
+        preload: bool = False,
+        preload_budget: int | None = None,
+        mask_cache: int = 0,
     ) -> "SiftIndex":
         """Open the newest version at `path`, or `version`, and check it against `model`.
 
         model: a transformers model or None to check later. strict: what would be a warning (other
         prefix, tokenizer, dtype, library versions) is an error. An index that carries no measured
-        quality is a warning all the same, since it fits. Raises IndexNotFoundError,
-        IntegrityError, FeatureError, FingerprintMismatchError.
+        quality is a warning all the same, since it fits. An open index stays on its version; call
+        `reader.pin()` when it has to outlive `sift-index gc`. preload: read all of it into memory,
+        which processes share, if it fits preload_budget bytes (default: available memory).
+        mask_cache: bytes of decoded masks to keep, where blobs are zstd. Raises IndexNotFoundError,
+        IntegrityError, FeatureError, FingerprintMismatchError, UsageError when it does not fit.
         """
         index = cls(IndexReader.open(Path(path), version=version), strict)
         if index.reader.manifest.quality is None:
             index._warn(UNMEASURED)
         if model is not None:
             index.check_model(model, tokenizer)
+        if preload:
+            index.reader.preload(preload_budget)
+        index.reader.keep_decoded(mask_cache)
         return index
 
     @property

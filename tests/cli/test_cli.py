@@ -12,7 +12,24 @@ from rich.console import Console
 from sift_index.cli.inspect import show_values
 from sift_index.cli.main import cli
 
-COMMANDS = ("build", "inspect", "verify", "eval", "tune", "bench", "demo", "doctor", "models")
+COMMANDS = (
+    "build",
+    "inspect",
+    "verify",
+    "versions",
+    "delete",
+    "compact",
+    "gc",
+    "export",
+    "import",
+    "explain",
+    "eval",
+    "tune",
+    "bench",
+    "demo",
+    "doctor",
+    "models",
+)
 
 
 def call(*arguments: object) -> Result:

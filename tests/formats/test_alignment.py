@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sift_index.formats.alignment import ALIGNMENT, aligned
@@ -20,6 +20,7 @@ def _batch(blobs: list[bytes | None], name: str) -> Any:
     return pa.record_batch({**columns, "lists": lists})
 
 
+@settings(deadline=None)
 @given(blobs=BLOBS, name=st.text("abc", max_size=40))
 def test_every_buffer_lies_on_a_boundary_and_nothing_else_changes(
     blobs: list[bytes | None], name: str

@@ -9,11 +9,15 @@ import pytest
 
 from sift_index.formats import bits
 from sift_index.formats.blob import RowIdentity, encode_blob
+from sift_index.formats.canonical import dump_checked
 from sift_index.formats.identity import anchor, document_key
 from sift_index.formats.manifest import Manifest
 from sift_index.formats.masks import MaskKind, PackedMask
+from sift_index.formats.maskshape import MaskShape, promised_shape
 from sift_index.formats.receipts import Receipt
 from sift_index.formats.schema import KEYTABLE_FIELDS, PACK_FIELDS
+from tests.formats.golden import generate_v1
+from tests.formats.golden.content import INDEXES
 
 SPEC = (Path(__file__).parents[2] / "formats" / "SPEC.md").read_text()
 IDS = list(range(40))
@@ -58,3 +62,15 @@ def test_every_column_and_field_is_described() -> None:
     for cls in (Manifest, Receipt):
         for name in cls.__dataclass_fields__:
             assert name in tables, name
+
+
+def test_json_example() -> None:
+    assert f"```\n{dump_checked({'a': [1]}).decode()}```" in SPEC
+
+
+def test_every_field_of_the_layout_is_described() -> None:
+    described = SPEC[SPEC.index("`serve.layout`, where") : SPEC.index("## Checksums")]
+    layout = INDEXES["plain"]
+    found = promised_shape(generate_v1.fingerprint(layout))
+    assert found == MaskShape(layout.layers, layout.heads, layout.page, layout.levels)
+    assert all(name in described for name in generate_v1.fingerprint(layout).serve["layout"])

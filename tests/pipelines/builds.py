@@ -58,11 +58,16 @@ def hashes(index: Path) -> dict[str, str]:
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def identities(index: Path) -> dict[str, tuple[int, int]]:
-    """Inode and modification time of every file: equal when nothing was written again."""
-    files = [path for path in index.rglob("*") if path.is_file()]
-    status = {str(path.relative_to(index)): path.stat() for path in files}
-    return {name: (found.st_ino, found.st_mtime_ns) for name, found in status.items()}
+def identities(index: Path) -> dict[str, tuple[int, str]]:
+    """Inode and SHA-256 of every file: equal when none was written again.
+
+    Not the modification time: it says when a file was last used, for `gc`.
+    """
+    files = {str(path.relative_to(index)): path for path in index.rglob("*") if path.is_file()}
+    return {
+        name: (path.stat().st_ino, sha256(path.read_bytes()).hexdigest())
+        for name, path in files.items()
+    }
 
 
 def descendants(pid: int, title: str = "") -> list[int]:

@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sift_index.errors import BuildError, FingerprintMismatchError
+from sift_index.errors import BuildError, CommitConflictError, FingerprintMismatchError
+from sift_index.formats.compaction import compact
+from sift_index.formats.deletion import delete_documents
 from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.fingerprint import Fingerprint
+from sift_index.formats.garbage import collect_garbage
 from sift_index.formats.identity import document_key
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import Receipt, read_receipts
 from sift_index.formats.store import IndexPaths
+from sift_index.formats.writer import publish
 from sift_index.pipelines.corpus import Location
 from sift_index.pipelines.documents import Piece
 from sift_index.pipelines.planner import Unit, cut_units
@@ -208,3 +212,83 @@ def test_read_held_refuses_a_version_of_another_build(inline, corpus, index) -> 
     assert read_held(IndexPaths(index), mine).receipts == ()
     with pytest.raises(FingerprintMismatchError, match=r"build\.longest: .*, this build has 7"):
         read_held(IndexPaths(index), other)
+
+
+def test_a_deleted_document_stays_away_until_a_corpus_has_it(inline, corpus, index) -> None:
+    inline(corpus, index)
+    paths = IndexPaths(index)
+    key = IndexReader.open(index).document_keys("03.txt")[0]
+    delete_documents(paths, ["03.txt"])
+    text_of_3 = (corpus / "03.txt").read_bytes()
+    os.unlink(corpus / "03.txt")
+    write_corpus(corpus, {"new.txt": text(400, 78)})
+    grown = inline(corpus, index)
+    assert (grown.version, grown.new_keys, grown.known_keys) == (3, 1, 15)
+    reader = IndexReader.open(index)
+    assert key not in reader and reader.document_keys("03.txt") == ()
+    write_corpus(corpus, {"03.txt": text_of_3})
+    assert inline(corpus, index).indexed == 17
+    reader = IndexReader.open(index)
+    assert reader.document_keys("03.txt") == (key,) and reader.lookup(key)
+    assert reader.verify().ok
+
+
+@pytest.mark.parametrize("tidy", ["", "compact", "compact gc"])
+def test_the_same_units_can_be_deleted_and_built_again(inline, corpus, index, tidy) -> None:
+    inline(corpus, index)
+    paths = IndexPaths(index)
+    first = IndexReader.open(index)
+    names = [*first.document_ids()]
+    masks = {name: [first.lookup(key) for key in first.document_keys(name)] for name in names}
+    first.pin()
+    delete_documents(paths, names)
+    if "compact" in tidy:
+        compact(paths)
+    if "gc" in tidy:
+        collect_garbage(paths, 1)
+        assert read_receipts(paths) == []
+    again = inline(corpus, index)
+    assert again.published and again.indexed == 16
+    reader = IndexReader.open(index)
+    found = {name: [reader.lookup(key) for key in reader.document_keys(name)] for name in names}
+    assert found == masks
+    assert reader.manifest.counts == first.manifest.counts
+    assert len(set(reader.manifest.units)) == len(reader.manifest.units)
+    assert reader.verify().ok
+    assert not inline(corpus, index).published
+
+
+def test_a_build_that_lost_publishes_on_top_of_the_winner(
+    inline, corpus, index, monkeypatch
+) -> None:
+    inline(corpus, index)
+    write_corpus(corpus, {"new.txt": text(400, 78)})
+
+    def late(*args, **kwargs):
+        monkeypatch.setattr("sift_index.pipelines.publishing.publish", publish)
+        delete_documents(IndexPaths(index), ["03.txt", "04.txt"])
+        return publish(*args, **kwargs)
+
+    monkeypatch.setattr("sift_index.pipelines.publishing.publish", late)
+    grown = inline(corpus, index)
+    # The corpus holds what was deleted meanwhile: building it adds it again.
+    assert (grown.version, grown.published, grown.indexed, grown.failed) == (3, True, 17, ())
+    reader = IndexReader.open(index)
+    assert {"new.txt", "03.txt", "04.txt"} <= set(reader.document_ids())
+    assert reader.verify().ok
+
+
+def test_a_build_that_always_loses_says_so(inline, corpus, index, monkeypatch) -> None:
+    inline(corpus, index)
+    write_corpus(corpus, {"new.txt": text(400, 78)})
+
+    def late(*args, **kwargs):
+        current = IndexReader.open(index).manifest
+        publish(IndexPaths(index), current.fingerprint, [], {}, previous=current)
+        return publish(*args, **kwargs)
+
+    monkeypatch.setattr("sift_index.pipelines.publishing.publish", late)
+    with pytest.raises(CommitConflictError, match="run the same command again"):
+        inline(corpus, index)
+    monkeypatch.undo()
+    assert IndexReader.open(index).verify().ok

@@ -1,0 +1,77 @@
+"""`sift-index delete`: a version without some documents; older versions keep them."""
+
+from pathlib import Path
+from typing import TextIO
+
+import click
+from rich.console import Console
+
+from sift_index.cli.frame import emit, framed
+from sift_index.errors import UsageError
+from sift_index.formats.deletion import Deletion, delete_documents
+from sift_index.formats.store import IndexPaths
+
+
+@click.command()
+@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--ids-from", type=click.File(encoding="utf-8"), help="One id a line; - for stdin.")
+@click.option("--ignore-missing", is_flag=True, help="Pass over ids that INDEX does not have.")
+@framed
+def delete(
+    index: Path,
+    ids: tuple[str, ...],
+    ids_from: TextIO | None,
+    ignore_missing: bool,
+    output: str,
+) -> None:
+    """Delete documents from INDEX by id, as a new version.
+
+    Masks that another document shares stay. Older versions still have the documents until
+    `sift-index gc` removes those versions; building a corpus that holds a document adds it again.
+    With an id that INDEX does not have nothing is deleted.
+
+    \b
+    Example:
+      sift-index delete corpus.sift notes/a.md notes/b.md
+      sift-index delete corpus.sift --ids-from gone.txt --ignore-missing
+      sift-index delete corpus.sift notes/a.md && sift-index compact corpus.sift &&
+        sift-index gc corpus.sift --keep 1
+    """
+    wanted = [*ids, *_lines(ids_from)]
+    if not wanted:
+        raise UsageError(
+            "expected ids of documents to delete, found none; give them, or --ids-from FILE"
+        )
+    deletion = delete_documents(IndexPaths(index), wanted, ignore_missing=ignore_missing)
+    emit(_values(deletion), lambda console: _print(console, deletion), output)
+
+
+def _lines(file: TextIO | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        return [name for line in file if (name := line.rstrip("\r\n"))]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--ids-from: expected UTF-8 text, found {error}; convert it") from error
+
+
+def _values(deletion: Deletion | None) -> dict[str, int | None]:
+    if deletion is None:
+        return {"version": None, "documents": 0, "keys": 0, "shared_keys": 0}
+    return {
+        "version": deletion.manifest.version,
+        "documents": deletion.documents,
+        "keys": deletion.keys,
+        "shared_keys": deletion.shared,
+    }
+
+
+def _print(console: Console, deletion: Deletion | None) -> None:
+    if deletion is None:
+        console.print("nothing to delete: the index has none of these documents")
+        return
+    console.print(
+        f"version {deletion.manifest.version}: {deletion.documents:,} documents deleted, "
+        f"{deletion.keys:,} keys hidden, {deletion.shared:,} stay with other documents"
+    )

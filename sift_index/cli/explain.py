@@ -1,0 +1,105 @@
+"""`sift-index explain`: which documents of a prompt are found, and how sparse it gets."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sift_index.cli.frame import emit, framed, table
+from sift_index.errors import UsageError
+
+if TYPE_CHECKING:
+    from sift_index.prompts import Segment
+    from sift_index.runtime.explain import Explanation
+    from sift_index.runtime.index import SiftIndex
+
+DEFAULT_QUESTION = "What do these documents say?"
+
+
+@click.command()
+@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("documents", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--question", default=DEFAULT_QUESTION, show_default=True)
+@click.option("--model", help="Whose tokenizer: preset, folder or hub id.  [default: the index's]")
+@click.option("--level", default=1, show_default=True, help="Which of the nested thresholds.")
+@framed
+def explain(
+    index: Path,
+    documents: tuple[Path, ...],
+    question: str,
+    model: str | None,
+    level: int,
+    output: str,
+) -> None:
+    """Compose a prompt of text files and say what became of each.
+
+    DOCUMENTS are files, in the order in which the prompt has them. A document is found by its
+    tokens; where it is not, but the index knows a document of that name, its text has changed.
+
+    \b
+    Example:
+      sift-index explain corpus.sift corpus/mill.txt corpus/dam.md --question "Who built the mill?"
+      sift-index explain corpus.sift corpus/*.txt --output json
+    """
+    from sift_index.runtime.explain import explain as explained
+    from sift_index.runtime.index import SiftIndex
+
+    opened = SiftIndex.open(index)
+    found = explained(opened.compose(_prompt(opened, documents, question, model), level))
+    emit(found.to_json(), lambda console: _show(console, found, documents), output)
+
+
+def _prompt(
+    index: "SiftIndex", documents: tuple[Path, ...], question: str, model: str | None
+) -> list["Segment"]:
+    from sift_index.models.loading import load_tokenizer
+    from sift_index.prompts import Segment
+
+    name = model or index.fingerprint.advisory.get("model")
+    if not name:
+        raise UsageError("the index names no model whose tokenizer can be loaded; give --model")
+    tokenizer, template = load_tokenizer(str(name))
+    writer = index.writer_for(tokenizer, template.query)
+    spans = [
+        Segment(writer.document(_text(path)), document=_known_name(index, path))
+        for path in documents
+    ]
+    head, tail = (Segment(ids, glue=True) for ids in (writer.prefix(), writer.query(question)))
+    return [head, *spans, tail]
+
+
+def _text(path: Path) -> str:
+    try:
+        # As the corpus readers do: a byte order mark goes, line ends stay, or the key differs.
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(f"document {path} cannot be read: {problem}; give text files") from problem
+
+
+def _known_name(index: "SiftIndex", path: Path) -> str | None:
+    """Return the longest end of a path that is a document id of the index."""
+    names = ("/".join(path.parts[at:]) for at in range(len(path.parts)))
+    return next((name for name in names if index.reader.document_keys(name)), None)
+
+
+def _show(console: Any, found: "Explanation", documents: tuple[Path, ...]) -> None:
+    from sift_index.runtime.explain import REASONS
+
+    names = ["prefix", *(path.name for path in documents), "question"]
+    # A long document is several pieces, so names are given only where they are sure to fit.
+    named = names if len(names) == len(found.segments) else [""] * len(found.segments)
+    rows = [
+        [name, f"{one.start:,}", f"{one.stop - one.start:,}", one.kind, REASONS[one.reason]]
+        for name, one in zip(named, found.segments, strict=True)
+    ]
+    console.print(table("Segments", ["document", "at", "tokens", "as", "why"], rows))
+    shares = [("all", found.total), *((str(n), one) for n, one in enumerate(found.layers))]
+    lines = [[n, f"{one.density:.3f}", f"{one.la:.3f}", f"{one.ca:.3f}"] for n, one in shares]
+    title = "\nScores computed, by layer: of all, inside documents (LA), between them (CA)"
+    console.print(table(title, ["layer", "density", "LA", "CA"], lines))
+    console.print(
+        f"\n{found.hits} documents found, {found.misses} not; at most {found.most:.2f} times as "
+        "fast as dense attention"
+    )
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False)

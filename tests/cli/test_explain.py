@@ -1,0 +1,68 @@
+"""`sift-index explain` as a user runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sift_index.cli.main import cli
+from sift_index.prompts import PromptWriter
+from tests.plans import layout_of, write_index
+
+TEXTS = {name: f"Document {name} tells of a mill. " * 12 for name in ("a.txt", "b.txt", "c.txt")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_model) -> Path:
+    """An index of three files, of which one was changed afterwards, and a file it lacks."""
+    found = tmp_path_factory.mktemp("explain")
+    writer = PromptWriter(tiny_model.tokenizer, tiny_model.prompt)
+    documents = {name: [writer.document(text)] for name, text in TEXTS.items()}
+    write_index(found / "index", tiny_model, layout_of(tiny_model.model), documents)
+    (found / "corpus").mkdir()
+    for name, text in {**TEXTS, "b.txt": "Other words.", "new.txt": "Nobody knows me."}.items():
+        (found / "corpus" / name).write_text(text)
+    return found
+
+
+def call(folder: Path, model: Path, *names: str) -> Result:
+    files = [str(folder / "corpus" / name) for name in names if not name.startswith("-")]
+    options = [name for name in names if name.startswith("-")]
+    return CliRunner().invoke(
+        cli, ["explain", str(folder / "index"), *files, "--model", str(model), *options]
+    )
+
+
+def test_each_document_with_its_reason(folder, tiny_model_dir):
+    result = call(folder, tiny_model_dir, "a.txt", "new.txt", "b.txt", "c.txt", "--output=json")
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    reasons = [one["reason"] for one in values["segments"]]
+    assert reasons == [
+        "declared_glue",
+        "indexed",
+        "not_indexed",
+        "changed",
+        "indexed",
+        "declared_glue",
+    ]
+    assert (values["hits"], values["misses"]) == (2, 2)
+    assert len(values["layers"]) == 2
+    assert values["most"] == pytest.approx(1 / values["total"]["density"])
+
+
+def test_text_names_the_files(folder, tiny_model_dir):
+    result = call(folder, tiny_model_dir, "a.txt", "b.txt")
+    assert result.exit_code == 0, result.output
+    flat = " ".join(result.output.split())
+    assert "b.txt" in flat and "changed: the index holds other" in flat
+    assert "1 documents found, 1 not; at most" in flat
+
+
+def test_wrong_usage(folder, tiny_model_dir):
+    missing = call(folder, tiny_model_dir, "nowhere.txt")
+    assert missing.exit_code == 2 and "nowhere.txt cannot be read" in missing.output
+    level = call(folder, tiny_model_dir, "a.txt", "--level=2")
+    assert level.exit_code == 2 and "expected a level of 1 to 1" in level.output
+    assert CliRunner().invoke(cli, ["explain", str(folder / "index")]).exit_code == 2
