@@ -25,6 +25,7 @@ from sift_index.formats.manifest import (
     read_manifest,
     require_writable,
 )
+from sift_index.formats.meanwhile import conflict_when_replaced
 from sift_index.formats.packs import Pack, PackColumns, columns_bytes, write_pack_file
 from sift_index.formats.problems import misused
 from sift_index.formats.store import IndexPaths
@@ -70,6 +71,11 @@ def compact(paths: IndexPaths, pack_bytes: int = PACK_BYTES) -> Compaction | Non
         raise misused("pack size", "at least 1 byte", pack_bytes, "leave it out for 64 MiB")
     current = read_manifest(paths)
     require_writable(current)
+    with conflict_when_replaced(paths, current):
+        return _publish_compacted(paths, current, pack_bytes)
+
+
+def _publish_compacted(paths: IndexPaths, current: Manifest, pack_bytes: int) -> Compaction | None:
     table = open_keytable(paths, current)
     sources = _sources(current, table)
     chosen = [source for source in sources if source.dead or source.info.bytes < pack_bytes / 2]

@@ -22,6 +22,7 @@ from sift_index.formats.manifest import (
     require_writable,
     versions,
 )
+from sift_index.formats.meanwhile import conflict_when_replaced
 from sift_index.formats.packs import Pack
 from sift_index.formats.problems import misused
 from sift_index.formats.store import IndexPaths
@@ -34,13 +35,15 @@ SHOWN = 5
 class Deletion:
     """What a deletion did: the version it made, documents and keys it hid.
 
-    `shared` counts keys of the deleted documents that stay, because another document has them.
+    `shared` counts keys of the deleted documents that stay, because another document has them;
+    `missing` the ids that were passed over, because the index does not have them.
     """
 
     manifest: Manifest
     documents: int
     keys: int
     shared: int
+    missing: int
 
 
 def delete_documents(
@@ -55,9 +58,15 @@ def delete_documents(
     """
     current = read_manifest(paths)
     require_writable(current)
+    with conflict_when_replaced(paths, current):
+        return _publish_without(paths, current, set(doc_ids), ignore_missing)
+
+
+def _publish_without(
+    paths: IndexPaths, current: Manifest, wanted: set[str], ignore_missing: bool
+) -> Deletion | None:
     table = open_keytable(paths, current)
     columns = table.columns()
-    wanted = set(doc_ids)
     missing = sorted(wanted - set(columns.doc_ids))
     if missing and not ignore_missing:
         raise _unknown(paths, current, missing)
@@ -74,7 +83,7 @@ def delete_documents(
         quality=current.quality,
     )
     manifest = publish_draft(paths, draft, current, writer=WRITER)
-    return Deletion(manifest, int(gone.sum()), len(hidden), shared)
+    return Deletion(manifest, int(gone.sum()), len(hidden), shared, len(missing))
 
 
 def _without(

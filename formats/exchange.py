@@ -7,6 +7,7 @@ One row a document masks row; every other file of the index lies, byte for byte,
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ import pyarrow.parquet as pq
 from sift_index.formats.arrowfile import arrow_errors
 from sift_index.formats.errors import FeatureError
 from sift_index.formats.keytable import KeyColumns
-from sift_index.formats.problems import damaged
+from sift_index.formats.manifest import versions
+from sift_index.formats.problems import damaged, misused
 from sift_index.formats.schema import FORMAT_VERSION, KEY_TYPE, META_FORMAT, META_KIND
+from sift_index.formats.store import IndexPaths
 
 EXCHANGE_VERSION = 1
 META_EXCHANGE = b"sift.exchange"
@@ -124,8 +127,10 @@ class Exchange:
 def open_exchange(path: Path) -> Iterator[Exchange]:
     """Open an export, a file or a folder, and check what it is.
 
-    Raises IntegrityError for anything else or a damaged footer, FeatureError for a newer version.
+    Raises UsageError for a path that is missing or an index, IntegrityError for anything else or a
+    damaged footer, FeatureError for a newer version.
     """
+    _require_export(path)
     rows_path = path / ROWS_NAME if path.is_dir() else path
     with _open(rows_path, ROWS_KIND, rows_path) as rows:
         metadata = rows.metadata.metadata
@@ -136,6 +141,19 @@ def open_exchange(path: Path) -> Iterator[Exchange]:
             if ours != theirs:
                 raise damaged(path, f"tables of one index, {ours!r}", theirs, ADVICE)
             yield Exchange(path, rows, files)
+
+
+def _require_export(path: Path) -> None:
+    expected = "a file or folder that `sift-index export` wrote"
+    if not os.path.exists(path):  # Path.exists raises where this user may not look
+        raise misused(path, expected, "no such file or folder", "check the path")
+    if not path.is_dir():
+        return
+    if versions(IndexPaths(path)):
+        raise misused(path, expected, "an index already", "use it as it is, or copy the folder")
+    for name in (ROWS_NAME, FILES_NAME):
+        if not (path / name).exists():
+            raise damaged(path, expected, f"a folder without {name}", ADVICE)
 
 
 def parquet_errors(where: object) -> AbstractContextManager[None]:

@@ -35,6 +35,7 @@ from sift_index.formats.exchange import (
 from sift_index.formats.fileinfo import PackInfo, sha256_hex
 from sift_index.formats.keytable import KeyColumns, KeyTable
 from sift_index.formats.manifest import Manifest, open_keytable, read_manifest
+from sift_index.formats.meanwhile import not_found_when_removed
 from sift_index.formats.packs import Pack
 from sift_index.formats.sidefiles import SideFiles
 from sift_index.formats.staging import staged_file, staged_folder
@@ -62,15 +63,20 @@ class ExportReport:
 def export_index(paths: IndexPaths, out: Path, version: int | None = None) -> ExportReport:
     """Write one version, the current by default, as `<out>.parquet` or as a folder.
 
-    Every pack is re-hashed, so that nothing damaged is exported. Raises IndexNotFoundError,
-    IntegrityError, FeatureError; UsageError when `out` exists, BuildError when it cannot be
-    written.
+    Every pack is re-hashed, so that nothing damaged is exported. Raises IndexNotFoundError, also
+    when `gc` removes the version meanwhile; IntegrityError, FeatureError; UsageError when `out`
+    exists, BuildError when it cannot be written.
     """
     manifest = read_manifest(paths, version)
+    with not_found_when_removed(paths, manifest):
+        return _export(paths, manifest, out)
+
+
+def _export(paths: IndexPaths, manifest: Manifest, out: Path) -> ExportReport:
     table = open_keytable(paths, manifest)
     files = SideFiles(paths, manifest)
     source = _Source(paths, manifest, table, files)
-    single = out.suffix == SUFFIX
+    single = out.suffix.lower() == SUFFIX
     with staged_file(out) if single else staged_folder(out) as temp:
         rows = _write_file(temp, source) if single else _write_folder(temp, source)
         size = sum(file.stat().st_size for file in (temp, *temp.rglob("*")) if file.is_file())

@@ -8,6 +8,7 @@ again since the current version came may be about to be named; anything else nob
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -149,15 +150,21 @@ def _leftovers(paths: IndexPaths) -> Iterator[Path]:
 
 
 def _mtime(path: Path) -> float:
-    """Return when a file, or the newest of a folder, was written; 0 for none."""
-    with suppress(FileNotFoundError):
+    """Return when a file, or the newest of a folder, was written; 0 for none.
+
+    Infinity where that cannot be seen: what may be somebody's work counts as young.
+    """
+    try:
         below = path.iterdir() if path.is_dir() else ()
         return max(path.lstat().st_mtime, *(_mtime(child) for child in below), 0.0)
-    return 0.0
+    except FileNotFoundError:
+        return 0.0
+    except OSError:
+        return math.inf
 
 
 def _size(path: Path) -> int:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # gone, or not to be seen
         below = path.iterdir() if path.is_dir() else ()
         return sum(map(_size, below)) if path.is_dir() else path.lstat().st_size
     return 0

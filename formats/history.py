@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sift_index.formats.errors import IndexNotFoundError
 from sift_index.formats.manifest import Manifest, read_manifest, versions
 from sift_index.formats.store import IndexPaths
 
@@ -35,10 +36,17 @@ def history(paths: IndexPaths) -> list[VersionFacts]:
 
     Raises IndexNotFoundError, IntegrityError for a damaged manifest.
     """
-    read_manifest(paths)  # says so when there is no index
-    manifests = [read_manifest(paths, version) for version in versions(paths)]
+    manifests = _manifests(paths)
     uses = Counter(pack.name for manifest in manifests for pack in manifest.packs)
     return [_facts(manifest, uses) for manifest in manifests]
+
+
+def _manifests(paths: IndexPaths) -> list[Manifest]:
+    present = versions(paths) or [read_manifest(paths).version]  # says so when there is no index
+    try:
+        return [read_manifest(paths, version) for version in present]
+    except IndexNotFoundError:
+        return _manifests(paths)  # gc removed one since the look above
 
 
 def _facts(manifest: Manifest, uses: Mapping[str, int]) -> VersionFacts:

@@ -55,7 +55,8 @@ def import_index(source: Path, root: Path) -> ImportReport:
     """Make an index folder from an export, a file or a folder; it appears whole or not at all.
 
     Raises IntegrityError for a damaged, foreign or changed file, FeatureError for a newer format,
-    UsageError when `root` holds anything, BuildError when it cannot be written.
+    UsageError when `source` is missing or an index, or `root` holds anything, BuildError when it
+    cannot be written.
     """
     with open_exchange(source) as exchange, staged_folder(root) as temp:
         paths = IndexPaths(temp)

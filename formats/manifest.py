@@ -13,7 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sift_index.formats.canonical import dump_checked, load_checked
-from sift_index.formats.errors import CommitConflictError, FeatureError, IndexNotFoundError
+from sift_index.formats.errors import (
+    CommitConflictError,
+    FeatureError,
+    IndexNotFoundError,
+    IntegrityError,
+)
 from sift_index.formats.fields import Fields
 from sift_index.formats.fileinfo import FileInfo, PackInfo
 from sift_index.formats.fingerprint import Fingerprint
@@ -112,15 +117,16 @@ def publish_manifest(paths: IndexPaths, manifest: Manifest) -> None:
     path = paths.manifest_path(version)
     # A free number below the current one was published by another writer and removed by gc.
     if (current_version(paths) or 0) >= version:
-        raise _conflict(path, version)
+        raise conflict(path, version)
     if not write_if_absent(path, dump_checked(manifest.to_json())):
-        raise _conflict(path, version)
+        raise conflict(path, version)
     present = versions(paths)
     if version > 1 and version - 1 not in present and present[-1] > version:
-        raise _conflict(path, version)  # all of that happened since the look above
+        raise conflict(path, version)  # all of that happened since the look above
 
 
-def _conflict(path: object, version: int) -> CommitConflictError:
+def conflict(path: object, version: int) -> CommitConflictError:
+    """Return (not raise) the error for a version that another writer published first."""
     return CommitConflictError(
         f"{path}: expected to publish version {version}, found that another writer"
         " did; run the same command again: finished units are not computed twice"
@@ -149,7 +155,13 @@ def read_manifest(paths: IndexPaths, version: int | None = None) -> Manifest:
     if wanted is None or wanted not in present:
         raise _not_found(paths, wanted, present)
     path = paths.manifest_path(wanted)
-    fields = Fields(load_checked(read_file(path), path), path)
+    try:
+        data = read_file(path)
+    except IntegrityError:
+        if wanted in versions(paths):
+            raise
+        return read_manifest(paths, version)  # gc removed it after the look above
+    fields = Fields(load_checked(data, path), path)
     manifest = Manifest.from_json(fields)
     _check(manifest, fields, wanted)
     return manifest

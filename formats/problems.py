@@ -5,6 +5,7 @@ from __future__ import annotations
 from sift_index.formats.errors import BuildError, IntegrityError, UsageError
 
 RESTORE = "restore the file from a copy, or delete the index folder and build it again"
+PERMIT = "let this user read it, and enter its folders (chmod, chown), or run as its owner"
 
 
 def damaged(
@@ -12,6 +13,13 @@ def damaged(
 ) -> IntegrityError:
     """Return (not raise) the error for bytes that are not the ones that were written."""
     return IntegrityError(f"{where}: expected {expected}, found {found}; {advice}")
+
+
+def unreadable(where: object, expected: object, error: Exception) -> IntegrityError:
+    """Return (not raise) the error for a file system that refused to let something be read."""
+    advice = PERMIT if isinstance(error, PermissionError) else RESTORE
+    found = getattr(error, "strerror", None) or error
+    return damaged(where, expected, found, advice)
 
 
 def misused(what: object, expected: object, found: object, advice: str) -> UsageError:

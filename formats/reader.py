@@ -5,7 +5,7 @@ An open reader never sees another version than the one it opened, whatever write
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sift_index.formats.errors import IndexNotFoundError, IntegrityError
@@ -83,6 +83,21 @@ class IndexReader:
         if row.key != key:
             raise damaged(pack.path, f"key {key.hex()} in row {i}", row.key.hex())
         return row
+
+    def token_counts(self, places: Sequence[int]) -> list[int]:
+        """Return the tokens of keys by their places in the key table; no mask is read.
+
+        Raises IntegrityError for a place that leads nowhere, else as `lookup`.
+        """
+        packs, rows = self.keys.locations()
+        found = []
+        for place in places:
+            number, row = int(packs[place]), int(rows[place])
+            pack = self._packs[number] or self._open(number)
+            if row >= len(pack):
+                raise damaged(self.keys.path, f"rows below {len(pack)} for {pack.path}", row)
+            found.append(int(pack.tokens()[row]))
+        return found
 
     def document_keys(self, doc_id: str) -> tuple[bytes, ...]:
         """Return the ordered keys of a document id; () when the id is unknown."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from sift_index.formats.canonical import load_checked
+from sift_index.formats.errors import IntegrityError
 from sift_index.formats.fields import Fields
 from sift_index.formats.manifest import Manifest
 from sift_index.formats.problems import damaged
@@ -39,9 +40,9 @@ class SideFiles:
         """Yield (name in the index folder, bytes), the manifest first; raise IntegrityError."""
         yield self.paths.manifest_path(self.manifest.version).name, self.manifest_bytes()
         yield from self._receipts()
-        for name in file_names(self.paths.failed, ".json"):
+        for name, data in _checked_files(self.paths, "failed"):
             self.failed += 1
-            yield f"failed/{name}", _checked(self.paths, f"failed/{name}")
+            yield name, data
         for name in file_names(self.paths.probes, ""):
             self.probes += 1
             place = side_name(f"probes/{name}", self.paths.probes)
@@ -50,9 +51,7 @@ class SideFiles:
     def _receipts(self) -> Iterator[tuple[str, bytes]]:
         packs = {pack.name for pack in self.manifest.packs}
         units = set(self.manifest.units)
-        for file in file_names(self.paths.commits, ".json"):
-            name = f"commits/{file}"
-            data = _checked(self.paths, name)
+        for name, data in _checked_files(self.paths, "commits"):
             receipt = read_side_receipt(name, data)
             if receipt.pack.name in packs or not receipt.pack.rows:
                 self.receipts += 1
@@ -75,7 +74,18 @@ def side_name(name: str, where: object) -> PurePosixPath:
     return PurePosixPath(name)
 
 
-def _checked(paths: IndexPaths, name: str) -> bytes:
-    data = read_file(paths.root / name)
-    load_checked(data, paths.root / name)
-    return data
+def _checked_files(paths: IndexPaths, folder: str) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, bytes) of JSON files; those that `gc` or a build removes meanwhile are no loss.
+
+    No version needs such a file, for what it needs is never removed while it is there.
+    """
+    for file in file_names(paths.root / folder, ".json"):
+        path = paths.root / folder / file
+        try:
+            data = read_file(path)
+        except IntegrityError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            continue
+        load_checked(data, path)
+        yield f"{folder}/{file}", data

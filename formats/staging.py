@@ -25,10 +25,12 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 def staged_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write; it becomes `path` when the block ends without an error.
 
-    Raises UsageError when `path` exists, before and after; BuildError on OSError.
+    Raises UsageError when `path` exists, before and after, or a parent is a file; BuildError on
+    OSError.
     """
     if os.path.lexists(path):
-        raise _taken(path)
+        raise _taken(path.resolve())
+    path = path.resolve()
     with _temporary(path) as temp:
         yield temp
         _sync(temp)
@@ -39,10 +41,12 @@ def staged_file(path: Path) -> Iterator[Path]:
 def staged_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill; it becomes `path` when the block ends without an error.
 
-    An empty folder counts as absent. Raises as `staged_file` does.
+    An empty folder counts as absent, and is replaced: who works in it must enter it again. Raises
+    as `staged_file` does.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise _taken(path)
+        raise _taken(path.resolve())
+    path = path.resolve()  # the parent of `.` is the folder above, and no link is replaced
     with _temporary(path) as temp:
         temp.mkdir()
         yield temp
@@ -56,8 +60,8 @@ def staged_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     temp = path.parent / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+    _make_parent(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         yield temp
         _sync(path.parent)
     except OSError as error:
@@ -66,6 +70,16 @@ def _temporary(path: Path) -> Iterator[Path]:
         shutil.rmtree(temp, ignore_errors=True)
         with suppress(OSError):
             temp.unlink()
+
+
+def _make_parent(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        expected, advice = "a folder to write to", "give a path whose parents are folders"
+        raise misused(folder, expected, "a file there or above", advice) from error
+    except OSError as error:
+        raise cannot_write(folder, error) from error
 
 
 def _sync(path: Path) -> None:

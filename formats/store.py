@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from sift_index.formats.errors import IntegrityError
-from sift_index.formats.problems import cannot_remove, cannot_write, damaged
+from sift_index.formats.problems import cannot_remove, cannot_write, damaged, unreadable
 
 TEMP_PREFIX = ".tmp-"
 MAX_JSON_BYTES = 1 << 28
@@ -196,7 +196,7 @@ def read_file(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise damaged(path, "a readable file", error.strerror) from error
+        raise unreadable(path, "a readable file", error) from error
 
 
 def map_file(path: Path, size: int) -> pa.Buffer:
@@ -212,7 +212,7 @@ def map_file(path: Path, size: int) -> pa.Buffer:
         with pa.memory_map(str(path)) as source:
             return source.read_buffer()
     except (OSError, pa.ArrowException) as error:
-        raise damaged(path, "a file that can be mapped", error) from error
+        raise unreadable(path, "a file that can be mapped", error) from error
 
 
 def regular_size(path: Path) -> int:
@@ -220,7 +220,7 @@ def regular_size(path: Path) -> int:
     try:
         status = path.lstat()
     except OSError as error:
-        raise damaged(path, "a file", error.strerror) from error
+        raise unreadable(path, "a file", error) from error
     if not stat.S_ISREG(status.st_mode):
         raise IntegrityError(
             f"{path}: expected a regular file, found {stat.filemode(status.st_mode)};"
@@ -243,7 +243,7 @@ def file_names(folder: Path, suffix: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise damaged(folder, "a readable folder", error.strerror) from error
+        raise unreadable(folder, "a readable folder", error) from error
     return sorted(n for n in names if n.endswith(suffix) and not n.startswith(TEMP_PREFIX))
 
 

@@ -6,7 +6,7 @@ this module needs no Triton.
 
 import math
 from functools import lru_cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -28,8 +28,8 @@ ALIGNMENT = 16  # bytes, of addresses and strides that the tensor memory acceler
 
 def obstacle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> str | None:
     """Return why the kernel cannot run this call, or None."""
-    if q.device.type != "cuda":
-        return f"the device is {q.device.type}, not CUDA"
+    if q.device.type != "cuda" or torch.version.hip is not None:
+        return f"the device is {'ROCm' if torch.version.hip else q.device.type}, not CUDA"
     if (found := capability(q.device)) != CAPABILITY:
         return f"the GPU is sm_{found[0]}{found[1]}, not sm_90"
     if q.dtype not in DTYPES:
@@ -54,8 +54,8 @@ def gluon_obstacle() -> str | None:
     """Return why the installed Triton cannot compile the kernel, or None."""
     least, stop = TRITON_RELEASES
     try:
-        found = version("triton")
-    except PackageNotFoundError:
+        found = str(import_module("triton").__version__)
+    except ImportError:
         return "triton is not installed (pip install 'sift-index[gpu]')"
     if not least <= tuple(int(part) for part in found.split(".")[:2]) < stop:
         return f"triton is {found}, not {_release(least)} or later and below {_release(stop)}"

@@ -104,7 +104,8 @@ def padding(mask: torch.Tensor | None, prompts: int, column: int, columns: int) 
     if bool((inside & ~empty).any()) or (column and bool((behind > 0)[~empty].any())):
         raise PlanError(
             "expected padding in front of prompts, found masked tokens inside or behind one; pad "
-            "on the left (tokenizer.padding_side = 'left')"
+            "on the left and pass attention_mask, as batch_inputs does: without one, generate "
+            "takes every token that is the pad token for padding"
         )
     found: list[int] = pads.tolist()
     return found

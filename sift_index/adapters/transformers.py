@@ -42,7 +42,9 @@ def sift_attention(model: Any, plans: PromptPlan | Sequence[PromptPlan]) -> Iter
     for plan in several:
         check_plan(model, plan)
     handler = _SparseHandler(several)
-    hook = model.register_forward_pre_hook(handler.begin, with_kwargs=True)
+    # The inner model is what everybody calls in the end: `model(...)`, `generate`, and those who
+    # want hidden states.
+    hook = model.base_model.register_forward_pre_hook(handler.begin, with_kwargs=True)
     try:
         with attention_handler(model, handler):
             yield
@@ -50,16 +52,28 @@ def sift_attention(model: Any, plans: PromptPlan | Sequence[PromptPlan]) -> Iter
         hook.remove()
 
 
-def batch_inputs(plans: Sequence[PromptPlan], pad_token_id: int) -> dict[str, torch.Tensor]:
+def batch_inputs(
+    plans: PromptPlan | Sequence[PromptPlan], pad_token_id: int | None
+) -> dict[str, torch.Tensor]:
     """Return `input_ids` and `attention_mask`, int64 [plans, longest], padded on the left.
 
     For `generate`, which works positions out from the mask. A plain call of a model does not:
     there, also pass `position_ids`, `attention_mask.cumsum(-1) - 1` where that is not negative.
+    pad_token_id: any token of the vocabulary, since nothing attends to it; None is refused with
+    PlanError, as is a batch without plans.
     """
-    longest = max(plan.length for plan in plans)
-    ids = torch.full((len(plans), longest), pad_token_id, dtype=torch.int64)
+    several = [plans] if isinstance(plans, PromptPlan) else list(plans)
+    if not several:
+        raise PlanError("expected at least one plan, found none; compose the prompts of the batch")
+    if pad_token_id is None:
+        raise PlanError(
+            "expected a pad_token_id, found None: this tokenizer has no token for padding; pass "
+            "tokenizer.eos_token_id, which is masked all the same"
+        )
+    longest = max(plan.length for plan in several)
+    ids = torch.full((len(several), longest), pad_token_id, dtype=torch.int64)
     mask = torch.zeros_like(ids)
-    for row, plan in enumerate(plans):
+    for row, plan in enumerate(several):
         ids[row, longest - plan.length :] = plan.input_ids[0]
         mask[row, longest - plan.length :] = 1
     return {"input_ids": ids, "attention_mask": mask}
@@ -100,14 +114,18 @@ class _SparseHandler:
         self._column = int(cache.get_seq_length()) if cache is not None else 0
         self._rows = []
         ids = kwargs.get("input_ids", args[0] if args else None)
-        if isinstance(ids, torch.Tensor):
-            self._begin_ids(ids, kwargs.get("attention_mask"))
+        tokens = kwargs.get("inputs_embeds") if ids is None else ids
+        if tokens is not None:  # else the model says what it lacks
+            self._begin_rows(ids, tokens.shape[:2], kwargs.get("attention_mask"))
 
-    def _begin_ids(self, ids: torch.Tensor, mask: torch.Tensor | None) -> None:
-        batch, columns = ids.shape
+    def _begin_rows(
+        self, ids: torch.Tensor | None, shape: Sequence[int], mask: torch.Tensor | None
+    ) -> None:
+        batch, columns = shape
         self._rows = self._placed(padding(mask, batch, self._column, columns), columns)
-        for number, (rows, row_ids) in enumerate(zip(self._rows, ids, strict=True)):
-            rows.check(row_ids, f"prompt {number}: " if batch > 1 else "")
+        if ids is not None:  # embeddings do not say which tokens they are
+            for number, rows in enumerate(self._rows):
+                rows.check(ids[number], f"prompt {number}: " if batch > 1 else "")
 
     def _placed(self, pads: list[int], columns: int) -> list[PromptRows]:
         """Give each row of a batch its plan: rows of one plan follow each other."""
@@ -132,11 +150,14 @@ class _SparseHandler:
                 f"expected {self._column + columns} keys (cached and new), found {k.shape[2]}; "
                 "pass a DynamicCache that holds this prompt from its start"
             )
-        # Without ids (embeddings given, or an inner module called) there is no padding to know.
-        rows = self._rows or self._placed([0] * batch, columns)
-        if batch == 1 and not rows[0].skipped:
-            return rows[0].attend(layer, q[0], k[0], v[0], scale)[None].contiguous()
+        if len(self._rows) != batch:
+            raise PlanError(
+                f"expected the {len(self._rows)} prompts the model was called with, found {batch}; "
+                "call the model, not one of its layers"
+            )
+        if batch == 1 and not self._rows[0].skipped:
+            return self._rows[0].attend(layer, q[0], k[0], v[0], scale)[None].contiguous()
         out = q.new_zeros(batch, columns, heads, dim)  # padding is zero
-        for number, some in enumerate(rows):
+        for number, some in enumerate(self._rows):
             out[number, some.skipped :] = some.attend(layer, q[number], k[number], v[number], scale)
         return out

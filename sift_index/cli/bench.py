@@ -78,7 +78,9 @@ bench.add_command(lookup)
     help="Compare the shortest prompts' outputs with a float32 reference.",
 )
 @click.option("--metadata/--no-metadata", default=True, help="Time a plan's upload and decode.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of data and masks.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of data and masks."
+)
 @click.option(
     "--budget",
     type=click.FloatRange(min=0, min_open=True),

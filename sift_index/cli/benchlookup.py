@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     metavar="BYTES",
     help="Of decoded masks, timed beside zstd without a cache.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=click.Path(path_type=Path, exists=True, file_okay=False, writable=True),
     help="Where the index is written, and removed.  [default: the system's temporary folder]",
 )
 @click.option(

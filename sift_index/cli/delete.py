@@ -15,7 +15,9 @@ from sift_index.formats.store import IndexPaths
 @click.command()
 @click.argument("index", type=click.Path(path_type=Path))
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--ids-from", type=click.File(encoding="utf-8"), help="One id a line; - for stdin.")
+@click.option(
+    "--ids-from", type=click.File(encoding="utf-8-sig"), help="One id a line; - for stdin."
+)
 @click.option("--ignore-missing", is_flag=True, help="Pass over ids that INDEX does not have.")
 @framed
 def delete(
@@ -29,11 +31,13 @@ def delete(
 
     Masks that another document shares stay. Older versions still have the documents until
     `sift-index gc` removes those versions; building a corpus that holds a document adds it again.
-    With an id that INDEX does not have nothing is deleted.
+    With an id that INDEX does not have nothing is deleted. Ids that start with - go behind --, or
+    into the file of --ids-from.
 
     \b
     Example:
       sift-index delete corpus.sift notes/a.md notes/b.md
+      sift-index delete corpus.sift -- -draft.md
       sift-index delete corpus.sift --ids-from gone.txt --ignore-missing
       sift-index delete corpus.sift notes/a.md && sift-index compact corpus.sift &&
         sift-index gc corpus.sift --keep 1
@@ -44,7 +48,9 @@ def delete(
             "expected ids of documents to delete, found none; give them, or --ids-from FILE"
         )
     deletion = delete_documents(IndexPaths(index), wanted, ignore_missing=ignore_missing)
-    emit(_values(deletion), lambda console: _print(console, deletion), output)
+    missing = len(set(wanted)) if deletion is None else deletion.missing
+    values = {**_values(deletion), "missing": missing}
+    emit(values, lambda console: _print(console, deletion, missing), output)
 
 
 def _lines(file: TextIO | None) -> list[str]:
@@ -67,11 +73,13 @@ def _values(deletion: Deletion | None) -> dict[str, int | None]:
     }
 
 
-def _print(console: Console, deletion: Deletion | None) -> None:
+def _print(console: Console, deletion: Deletion | None, missing: int) -> None:
     if deletion is None:
         console.print("nothing to delete: the index has none of these documents")
-        return
-    console.print(
-        f"version {deletion.manifest.version}: {deletion.documents:,} documents deleted, "
-        f"{deletion.keys:,} keys hidden, {deletion.shared:,} stay with other documents"
-    )
+    else:
+        console.print(
+            f"version {deletion.manifest.version}: {deletion.documents:,} documents deleted, "
+            f"{deletion.keys:,} keys hidden, {deletion.shared:,} stay with other documents"
+        )
+    if missing:
+        console.print(f"passed over: {missing:,} ids that the index does not have")

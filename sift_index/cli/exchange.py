@@ -1,5 +1,6 @@
 """`sift-index export` and `sift-index import`: an index as Parquet, and back."""
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def export(index: Path, out: Path, number: int | None, output: str) -> None:
             console.print(f"left out: {report.left_out:,} receipts that no version names yet")
 
     emit(values, text, output)
+    _note_replaced_folder()
 
 
 @click.command("import")
@@ -60,6 +62,15 @@ def import_(exported: Path, index: Path, output: str) -> None:
     """
     report = import_index(exported, index)
     emit(_values(report), lambda console: _show_import(console, report), output)
+    _note_replaced_folder()
+
+
+def _note_replaced_folder() -> None:
+    """Say what a shell must do whose empty folder was replaced by the result."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        click.echo('note: the folder you are in was replaced; enter it: cd "$PWD"', err=True)
 
 
 def _show_import(console: Console, report: ImportReport) -> None:

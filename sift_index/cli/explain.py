@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sift_index.cli.frame import emit, framed, table
-from sift_index.errors import UsageError
+from sift_index.errors import SiftError, UsageError
 
 if TYPE_CHECKING:
     from sift_index.prompts import Segment
@@ -52,13 +52,29 @@ def explain(
 def _prompt(
     index: "SiftIndex", documents: tuple[Path, ...], question: str, model: str | None
 ) -> list["Segment"]:
+    from sift_index.models.digests import tokenizer_digest
     from sift_index.models.loading import load_tokenizer
     from sift_index.prompts import Segment
 
-    name = model or index.fingerprint.advisory.get("model")
+    recorded = index.fingerprint.advisory.get("model")
+    name = model or recorded
     if not name:
         raise UsageError("the index names no model whose tokenizer can be loaded; give --model")
-    tokenizer, template = load_tokenizer(str(name))
+    try:
+        tokenizer, template = load_tokenizer(str(name))
+    except SiftError as error:
+        if model:
+            raise
+        raise UsageError(
+            f"the index names {recorded!r} as its model, whose tokenizer cannot be loaded here: "
+            f"{error}; give --model"
+        ) from error
+    if tokenizer_digest(tokenizer) != index.fingerprint.advisory.get("tokenizer"):
+        click.echo(
+            f"warning: {name} has another tokenizer than the index was built with, so documents "
+            "may not be found; give --model",
+            err=True,
+        )
     writer = index.writer_for(tokenizer, template.query)
     spans = [
         Segment(writer.document(_text(path)), document=_known_name(index, path))

@@ -9,14 +9,16 @@ from typing import Any
 
 from sift_index.errors import FingerprintMismatchError, UsageError
 from sift_index.formats.fingerprint import Fingerprint
-from sift_index.formats.identity import document_key
+from sift_index.formats.identity import document_key, token_bytes
 from sift_index.formats.masks import DocumentMasks
 from sift_index.kernels.api import MaskLayout, SparsePlan
+from sift_index.runtime.explain import REASONS
 from sift_index.runtime.masks import span_mask
 from sift_index.runtime.plan import PromptPlan, SegmentOutcome
 
 FORMAT = 1
 KINDS = ("span", "glue")
+INDEXED = "indexed"  # the reason of every span
 
 
 def to_request(plan: PromptPlan) -> dict[str, Any]:
@@ -76,13 +78,22 @@ def _checked(request: Mapping[str, Any]) -> tuple[list[int], list[list[Any]], in
         if not isinstance(request.get(name), kind):
             raise _bad(f"'{name}' of type {kind.__name__}", request.get(name))
     ids, segments, cursor = request["ids"], request["segments"], 0
+    token_bytes(ids)  # raises for what are no ids
+    if not all(isinstance(text, str) for text in request["warnings"]):
+        raise _bad("warnings as texts", request["warnings"])
     for segment in segments:
         if not (isinstance(segment, list | tuple) and len(segment) == 5):
             raise _bad("segments of [start, stop, kind, reason, key]", segment)
         start, stop, kind, reason, _ = segment
-        whole = type(start) is int and type(stop) is int and isinstance(reason, str)
+        whole = type(start) is int and type(stop) is int
         if not whole or kind not in KINDS or start != cursor or stop < start:
             raise _bad(f"a segment from {cursor} on", segment)
+        if reason not in REASONS or (kind == "span") != (reason == INDEXED):
+            raise _bad(f"a reason for {kind}", segment)
+        if kind == "span" and not start < stop:
+            raise _bad("a span of at least one token", segment)
+        if kind == "span" and not start:
+            raise _bad("a first span behind a prefix, where the attention sink is", segment)
         cursor = stop
     if cursor != len(ids):
         raise _bad(f"segments up to {len(ids)}, the number of ids", cursor)

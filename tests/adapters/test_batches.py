@@ -82,6 +82,35 @@ def test_a_batch_generates_what_its_prompts_do(plans):
         assert generated(batch_inputs(plans, 0), do_sample=False) == singles
 
 
+def test_embeddings_and_the_inner_model_know_about_padding(plans):
+    inputs = batch_inputs(plans, pad_token_id=0)
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    rest = {"attention_mask": mask, "position_ids": positions(mask), "use_cache": False}
+    with torch.inference_mode(), sift_attention(MODEL, plans):
+        embedded = MODEL(inputs_embeds=MODEL.get_input_embeddings()(ids), **rest).logits
+        hidden = MODEL.model(input_ids=ids, **rest).last_hidden_state
+        inner = MODEL.lm_head(hidden)
+        with pytest.raises(PlanError, match="prompt 0: expected the plan's tokens"):
+            MODEL.model(input_ids=ids.flip(0), **rest)
+    for logits in (embedded, inner):
+        for row, plan in zip(logits, plans, strict=True):
+            assert close(row[-plan.length :], alone(plan))
+
+
+def test_a_prompt_that_holds_the_pad_token_needs_its_mask(plans):
+    pad = int(plans[0].ids[50])
+    with sift_attention(MODEL, plans[0]):
+        with pytest.raises(PlanError, match="pass attention_mask, as batch_inputs does"):
+            MODEL.generate(plans[0].input_ids, max_new_tokens=2, pad_token_id=pad)
+        assert generated(batch_inputs(plans[0], pad), do_sample=False)
+
+
+@pytest.mark.parametrize("wrong, message", [([], "at least one plan"), (None, "pad_token_id")])
+def test_inputs_that_cannot_be_made(plans, wrong, message):
+    with pytest.raises(PlanError, match=message):
+        batch_inputs(plans if wrong is None else wrong, None if wrong is None else 0)
+
+
 def test_beams_share_the_plan_of_their_prompt(plans):
     options = {"do_sample": False, "num_beams": 3, "num_return_sequences": 2}
     singles = []

@@ -42,3 +42,26 @@ def test_exit_codes_say_what_is_wrong(index, tmp_path):
     result = call("import", tmp_path / "text.parquet", tmp_path / "again")
     assert result.exit_code == 4
     assert "expected a whole Parquet file" in result.stderr
+
+
+def test_an_export_in_the_wrong_place_is_exit_code_2(index, tmp_path):
+    missing = call("import", tmp_path / "none", tmp_path / "again")
+    assert missing.exit_code == 2 and "no such file" in missing.stderr
+    already = call("import", index, tmp_path / "again")
+    assert already.exit_code == 2 and "an index already" in already.stderr
+    (tmp_path / "file").write_text("")
+    blamed = call("export", index, tmp_path / "file" / "x.parquet")
+    assert blamed.exit_code == 2 and "found a file there" in blamed.stderr
+
+
+def test_a_shell_in_the_folder_that_was_replaced_is_told(index, tmp_path, monkeypatch):
+    call("export", index, tmp_path / "out.parquet")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    result = call("import", "../out.parquet", ".", "--output", "json")
+    assert result.exit_code == 0, result.output
+    assert "cd" in result.stderr and json.loads(result.stdout)["path"] == "."
+    monkeypatch.chdir(tmp_path / "here")
+    assert call("verify", ".").exit_code == 0
+    refused = call("export", index, "")
+    assert refused.exit_code == 2 and f"{tmp_path / 'here'}: expected a path" in refused.stderr

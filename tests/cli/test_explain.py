@@ -60,6 +60,16 @@ def test_text_names_the_files(folder, tiny_model_dir):
     assert "1 documents found, 1 not; at most" in flat
 
 
+def test_a_model_that_does_not_fit_is_said(folder, tiny_model_dir, monkeypatch):
+    monkeypatch.setattr("sift_index.models.digests.tokenizer_digest", lambda tokenizer: "0")
+    result = call(folder, tiny_model_dir, "a.txt")
+    assert result.exit_code == 0 and "another tokenizer than the index" in result.stderr
+    unnamed = CliRunner().invoke(
+        cli, ["explain", str(folder / "index"), str(folder / "corpus" / "a.txt")]
+    )
+    assert unnamed.exit_code == 2 and "give --model" in unnamed.stderr
+
+
 def test_wrong_usage(folder, tiny_model_dir):
     missing = call(folder, tiny_model_dir, "nowhere.txt")
     assert missing.exit_code == 2 and "nowhere.txt cannot be read" in missing.output

@@ -146,3 +146,27 @@ def test_eval_opens_an_older_version(index):
     assert result.exit_code == 4 and "version 9" in result.stderr
     result = call("eval", "--model", "smollm2-135m", "--version", 1)
     assert result.exit_code == 2 and "INDEX" in result.stderr
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_id(index, tmp_path):
+    (tmp_path / "ids").write_bytes(b"\xef\xbb\xbf0.txt\r\n2.txt\r\n")
+    done = as_json("delete", index, "--ids-from", tmp_path / "ids", "--ignore-missing")
+    assert (done["documents"], done["missing"]) == (2, 0)
+    result = call("delete", index, "--ids-from", "-", stdin="\ufeff3.txt\n")
+    assert result.exit_code == 0, result.output
+
+
+def test_ids_that_were_passed_over_are_counted(index):
+    none = as_json("delete", index, "8.txt", "9.txt", "9.txt", "--ignore-missing")
+    assert (none["version"], none["missing"]) == (None, 2)
+    some = as_json("delete", index, "0.txt", "9.txt", "--ignore-missing")
+    assert (some["documents"], some["missing"]) == (1, 1)
+    text = call("delete", index, "1.txt", "8.txt", "9.txt", "--ignore-missing").stdout
+    assert "passed over: 2 ids that the index does not have" in text
+    assert "passed over" not in call("delete", index, "2.txt").stdout
+
+
+def test_help_says_where_ids_with_a_dash_go(index):
+    assert "start with - go behind --" in " ".join(call("delete", "--help").stdout.split())
+    result = call("delete", index, "--ignore-missing", "--", "-x.txt", "0.txt")
+    assert result.exit_code == 0 and "passed over: 1 ids" in result.stdout

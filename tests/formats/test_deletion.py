@@ -61,7 +61,9 @@ def test_an_unknown_id_is_named_and_nothing_is_deleted(small_index: SmallIndex) 
     assert delete_documents(small_index.paths, ["x"], ignore_missing=True) is None
     assert delete_documents(small_index.paths, []) is None
     assert current_version(small_index.paths) == 2
-    assert delete_documents(small_index.paths, ["x", "a"], ignore_missing=True) is not None
+    deletion = delete_documents(small_index.paths, ["x", "a", "y", "x"], ignore_missing=True)
+    assert deletion is not None
+    assert (deletion.documents, deletion.missing) == (1, 2)
     with pytest.raises(UsageError, match=r"'a' was deleted after version 2\)"):
         delete_documents(small_index.paths, ["a"])
 

@@ -26,10 +26,11 @@ from sift_index.formats.errors import (
 from sift_index.formats.exchange import FILES_NAME, ROWS_NAME, table_schema, table_writer
 from sift_index.formats.export import export_index
 from sift_index.formats.failures import FailedDocument, record_failure
+from sift_index.formats.garbage import collect_garbage
 from sift_index.formats.importing import import_index
 from sift_index.formats.packs import Codec
 from sift_index.formats.reader import IndexReader
-from sift_index.formats.store import IndexPaths
+from sift_index.formats.store import IndexPaths, file_names
 from sift_index.formats.writer import publish
 from tests.formats.files import rewrite
 
@@ -267,9 +268,8 @@ def test_foreign_files_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="an exported index.*found None.*export"):
         import_index(tmp_path / "foreign.parquet", tmp_path / "again")
     (tmp_path / "text.parquet").write_text("no parquet at all")
-    for name in ("text.parquet", "missing.parquet"):
-        with pytest.raises(IntegrityError, match=f"{name}: expected a whole Parquet file"):
-            import_index(tmp_path / name, tmp_path / "again")
+    with pytest.raises(IntegrityError, match="text.parquet: expected a whole Parquet file"):
+        import_index(tmp_path / "text.parquet", tmp_path / "again")
     (tmp_path / "empty").mkdir()
     with pytest.raises(IntegrityError, match=ROWS_NAME):
         import_index(tmp_path / "empty", tmp_path / "again")
@@ -348,12 +348,9 @@ def test_a_damaged_index_is_not_exported(busy: Busy, tmp_path: Path, name: str) 
     assert {path.name for path in tmp_path.iterdir()} == {"index"}
 
 
-def test_no_index_and_no_room_are_said_so(busy: Busy, tmp_path: Path) -> None:
+def test_no_index_is_said_so(busy: Busy, tmp_path: Path) -> None:
     with pytest.raises(IndexNotFoundError):
         export_index(IndexPaths(tmp_path / "nothing"), tmp_path / "out")
-    (tmp_path / "file").write_text("")
-    with pytest.raises((BuildError, UsageError)):
-        export_index(busy.paths, tmp_path / "file" / "out.parquet")
 
 
 def test_every_page_has_a_checksum_and_is_zstd(exported: Path) -> None:
@@ -455,3 +452,96 @@ def test_what_was_deleted_travels_until_it_is_compacted(
         after = IndexReader.open(tmp_path / name)
         after.verify().require_clean()
         assert [after.lookup(row.key) for row in rows] == [rows[0], rows[1], None]
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out"])
+def test_a_version_that_gc_removes_meanwhile_is_not_damage(
+    small_index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    paths, verified = small_index.paths, export._verified_pack
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        delete_documents(paths, ["c"])
+        compact(paths)
+        collect_garbage(paths, 1, grace=0)
+        return verified(*arguments)
+
+    monkeypatch.setattr(export, "_verified_pack", late)
+    with pytest.raises(IndexNotFoundError, match=r"version 2 .*`sift-index gc` removed this vers"):
+        export_index(paths, tmp_path / name)
+    assert {path.name for path in tmp_path.iterdir()} == {"index"}
+    assert export_index(paths, tmp_path / name).version == 4
+
+
+def test_a_receipt_that_gc_removes_meanwhile_is_no_loss(
+    small_index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version exported is kept, and its packs are not those of the receipts any more."""
+    paths = small_index.paths
+    assert compact(paths) is not None
+    listed = file_names
+
+    def late(folder: Path, suffix: str) -> list[str]:
+        found = listed(folder, suffix)
+        collect_garbage(paths, 1, grace=0)
+        return found
+
+    monkeypatch.setattr("sift_index.formats.sidefiles.file_names", late)
+    assert export_index(paths, tmp_path / "out").receipts == 0
+
+
+@pytest.mark.parametrize("name", ["out.PARQUET", "out.Parquet"])
+def test_the_suffix_counts_in_any_case(busy: Busy, tmp_path: Path, name: str) -> None:
+    export_index(busy.paths, tmp_path / name)
+    assert (tmp_path / name).is_file()
+    assert import_index(tmp_path / name, tmp_path / "again").identical
+
+
+def test_the_folder_one_is_in_can_be_the_result(
+    busy: Busy, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    import_index(exported, Path())
+    assert contents(tmp_path / "here") == busy.files()
+    monkeypatch.chdir(tmp_path / "there")
+    export_index(busy.paths, Path())
+    assert (tmp_path / "there" / ROWS_NAME).is_file()
+    monkeypatch.chdir(tmp_path / "there")
+    with pytest.raises(UsageError, match="there: expected a path that is free"):
+        export_index(busy.paths, Path())
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    import_index(exported, tmp_path / "link")
+    assert contents(tmp_path / "empty") == busy.files()
+    assert not [*tmp_path.rglob(".tmp-*")]
+
+
+@pytest.mark.parametrize("name", ["file/out.parquet", "file/out", "file/a/b/out"])
+def test_a_parent_that_is_a_file_is_blamed_itself(busy: Busy, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"expected a folder to write to, found a file") as caught:
+        export_index(busy.paths, tmp_path / name)
+    assert str(caught.value).startswith(f"{(tmp_path / name).parent}: ")
+
+
+def test_a_parent_that_cannot_be_made_is_named(
+    busy: Busy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(BuildError, match="new: expected to write .*Permission denied"):
+        export_index(busy.paths, tmp_path / "new" / "out.parquet")
+
+
+def test_an_index_or_nothing_instead_of_an_export_is_said_so(
+    small_index: SmallIndex, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="`sift-index export` wrote, found an index already"):
+        import_index(small_index.paths.root, tmp_path / "again")
+    with pytest.raises(UsageError, match="missing: .*found no such file or folder; check the path"):
+        import_index(tmp_path / "missing", tmp_path / "again")

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable
+import pkgutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ from sift_index.formats.errors import (
 from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.garbage import collect_garbage
 from sift_index.formats.history import history
-from sift_index.formats.manifest import versions
+from sift_index.formats.manifest import read_manifest, versions
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.packs import write_pack
 from sift_index.formats.reader import IndexReader
@@ -280,3 +282,87 @@ def test_history_says_what_each_version_holds(compacted: SmallIndex) -> None:
     assert found[2].own_bytes == compacted.paths.keytable_path(3).stat().st_size
     with pytest.raises(IndexNotFoundError):
         history(IndexPaths(compacted.paths.packs))
+
+
+@pytest.fixture
+def replaced(small_index: SmallIndex, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let another process delete, compact and collect when a function is called next."""
+
+    def before(name: str) -> None:
+        original = pkgutil.resolve_name(name)
+
+        def late(*arguments: object) -> object:
+            monkeypatch.undo()
+            delete_documents(small_index.paths, ["c"])
+            compact(small_index.paths)
+            collect_garbage(small_index.paths, 1, grace=0)
+            return original(*arguments)
+
+        monkeypatch.setattr(name, late)
+
+    return before
+
+
+@pytest.mark.parametrize("name", ["_tokens", "open_keytable"])
+def test_a_deletion_that_gc_overtook_is_a_conflict_not_damage(
+    small_index: SmallIndex, replaced: Callable[[str], None], name: str
+) -> None:
+    replaced(f"sift_index.formats.deletion.{name}")
+    with pytest.raises(CommitConflictError, match="version 3, found that another writer did"):
+        delete_documents(small_index.paths, ["ab"])
+    assert delete_documents(small_index.paths, ["ab"]) is not None
+    assert verify_index(small_index.paths).ok
+
+
+@pytest.mark.parametrize("name", ["_groups", "_write", "_moved"])
+def test_a_compaction_that_gc_overtook_is_a_conflict_not_damage(
+    small_index: SmallIndex, replaced: Callable[[str], None], name: str
+) -> None:
+    delete_documents(small_index.paths, ["ab"])
+    replaced(f"sift_index.formats.compaction.{name}")
+    with pytest.raises(CommitConflictError, match="version 4, found that another writer did"):
+        compact(small_index.paths)
+    assert verify_index(small_index.paths).ok
+
+
+def test_damage_without_another_writer_stays_damage(small_index: SmallIndex) -> None:
+    small_index.paths.pack_path(small_index.receipts[0].pack.name).unlink()
+    with pytest.raises(IntegrityError, match="restore the file"):
+        delete_documents(small_index.paths, ["ab"])
+    with pytest.raises(IntegrityError, match="restore the file"):
+        compact(small_index.paths)
+
+
+def test_a_manifest_that_gc_removes_while_it_is_opened_is_passed_over(
+    small_index: SmallIndex, replaced: Callable[[str], None]
+) -> None:
+    replaced("sift_index.formats.manifest.read_file")
+    assert read_manifest(small_index.paths).version == 4
+
+
+@pytest.mark.parametrize("name", ["history.read_manifest", "manifest.read_file"])
+def test_history_lists_again_when_gc_removed_a_version(
+    small_index: SmallIndex, replaced: Callable[[str], None], name: str
+) -> None:
+    replaced(f"sift_index.formats.{name}")
+    assert [facts.version for facts in history(small_index.paths)] == [4]
+
+
+def test_a_leftover_that_cannot_be_listed_counts_as_young(
+    small_index: SmallIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = small_index.paths.root / f"{TEMP_PREFIX}1-aa"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"half")
+    age(folder, 1000 * HOUR)
+    iterdir = Path.iterdir
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path == folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    done = collect_garbage(small_index.paths, 2, grace=0)
+    assert (done.files, done.young) == ((), (folder.name,))
+    assert folder.exists()

@@ -3,8 +3,10 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from sift_index.formats.errors import BuildError, IntegrityError
@@ -15,6 +17,7 @@ from sift_index.formats.store import (
     map_file,
     plain_name,
     read_file,
+    regular_size,
     replace_atomically,
     write_folder_if_absent,
     write_if_absent,
@@ -200,3 +203,25 @@ def test_an_empty_or_missing_file_cannot_be_mapped(tmp_path: Path) -> None:
     for name in ("empty", "missing"):
         with pytest.raises(IntegrityError, match=name):
             map_file(tmp_path / name, 0)
+
+
+def test_a_refused_read_asks_for_permission_not_for_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"data")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    calls: list[tuple[object, str, Callable[[], object]]] = [
+        (Path, "lstat", lambda: regular_size(tmp_path / "file")),
+        (Path, "read_bytes", lambda: read_file(tmp_path / "file")),
+        (os, "listdir", lambda: file_names(tmp_path, ".json")),
+        (pa, "memory_map", lambda: map_file(tmp_path / "file", 4)),
+    ]
+    for owner, name, call in calls:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, refuse)
+            with pytest.raises(IntegrityError, match="Permission denied; let this user") as caught:
+                call()
+        assert "restore" not in str(caught.value)

@@ -157,9 +157,15 @@ def test_hopper_takes_another_path_and_says_so(message, change, hopper, monkeypa
         chosen(**change)
 
 
+def test_an_amd_gpu_that_counts_like_hopper_is_none(hopper, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    choice = chosen()
+    assert choice.path == "triton" and "the device is ROCm, not CUDA" in choice.reason
+
+
 @pytest.mark.parametrize("release", ["3.5.1", "3.9.0", "4.0.0"])
 def test_gluon_needs_a_release_of_triton_it_was_written_for(release, monkeypatch):
-    monkeypatch.setattr(hopper_attention, "version", lambda name: release)
+    monkeypatch.setattr("triton.__version__", release)
     hopper_attention.gluon_obstacle.cache_clear()
     try:
         found = hopper_attention.gluon_obstacle()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sift_index.errors import UsageError
+from sift_index.errors import IntegrityError, UsageError
 from sift_index.formats.identity import ANCHOR_TOKENS, document_key
 from sift_index.runtime.find import FoundSpan
 from sift_index.runtime.index import SiftIndex
@@ -81,6 +81,26 @@ def test_a_raw_prompt_becomes_the_plan_of_its_parts(index):
     assert [(s.start, s.stop) for s in plan.sparse.spans] == [
         (s.start, s.stop) for s in declared.sparse.spans
     ]
+
+
+def test_damage_of_another_document_that_begins_alike_is_no_matter(tmp_path):
+    documents = {str(n): [[*BASE[:20], *tokens(30 + n, seed=n)]] for n in range(3)}
+    root = tmp_path / "i"
+    write_index(root, MODEL, layout_of(MODEL.model), documents, longest=500)
+    (pack,) = (root / "packs").iterdir()
+    found = SiftIndex.open(root)
+    masks = found.lookup(documents["1"][0])
+    assert masks is not None
+    data = bytearray(pack.read_bytes())
+    at = data.index(masks.ca.packed.tobytes())
+    pack.chmod(0o644)
+    data[at] ^= 1
+    pack.write_bytes(data)
+    damaged = SiftIndex.open(root)
+    with pytest.raises(IntegrityError):
+        damaged.lookup(documents["1"][0])
+    ids = [9, *documents["0"][0], 9, *documents["2"][0]]
+    assert [span.start for span in damaged.find_spans(ids)] == [1, 2 + len(documents["0"][0])]
 
 
 def test_a_document_at_the_very_start_holds_the_sink_and_is_glue(index):

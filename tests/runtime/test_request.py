@@ -69,6 +69,21 @@ WRONG = {
     "segments up to": lambda r: changed(r, segments=r["segments"][:-1]),
     r"segments of \[start, stop": lambda r: changed(r, segments=[[0, 1]]),
     "for the ids of": lambda r: changed(r, ids=[r["ids"][0], *r["ids"][:-1]]),
+    "token ids": lambda r: changed(r, ids=["x", *r["ids"][1:]]),
+    "integers 0": lambda r: changed(r, ids=[-5, *r["ids"][1:]]),
+    "warnings as texts": lambda r: changed(r, warnings=[1]),
+    "a reason for glue": lambda r: changed(
+        r, segments=[[*r["segments"][0][:3], "boo", None], *r["segments"][1:]]
+    ),
+    "a reason for span": lambda r: changed(
+        r,
+        segments=[
+            r["segments"][0],
+            [*r["segments"][1][:3], "no_prefix", r["segments"][1][4]],
+            *r["segments"][2:],
+        ],
+    ),
+    "behind a prefix": lambda r: changed(r, segments=[[0, len(r["ids"]), "span", "indexed", "00"]]),
     "expected a level of 1 to 3": lambda r: changed(r, level=9),
 }
 
