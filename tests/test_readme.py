@@ -17,7 +17,7 @@ def test_the_python_example_runs(tiny_model_dir, local_ray, tmp_path):
     corpus.mkdir()
     (corpus / "a.txt").write_text("text of a document")
     run_build(BuildConfig(corpus, index, str(tiny_model_dir), device="cpu"))
-    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
+    code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
     code = code.replace("smollm2-135m", str(tiny_model_dir)).replace("corpus.sift", str(index))
     names: dict[str, object] = {}
     exec(code, names)
