@@ -9,6 +9,7 @@ Logger: `sift_index.kernels`, one INFO line per path and process.
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from sift_index.formats.errors import PlanError, SiftError, SiftWarning, UsageError
 from sift_index.kernels import hopper_attention, library_attention, reference, varlen
 from sift_index.kernels.device_plan import DevicePlan, device_plan
+from sift_index.kernels.lists import Pair
 from sift_index.kernels.plan import SparsePlan
 
 VARIABLE = "SIFT_ATTENTION"
@@ -91,8 +93,12 @@ def attend(
         return _dense_row(q, k, v, scale)
     choice = choose(q, k, v, plan, scale)
     _announce(choice)
-    attend_there = _by_reference if choice.path == REFERENCE else _by_lists
-    out, lse = attend_there(choice.path, q, k, v, plan, layer, row_start, scale, return_lse)
+    rest = (layer, row_start, scale, return_lse)
+    if choice.path == REFERENCE:
+        out, lse = _by_reference(q, k, v, plan, *rest)
+    else:
+        decoded = plan if isinstance(plan, DevicePlan) else _decoded(plan, q.device)
+        out, lse = _kernel(choice.path)(q, k, v, decoded, *rest)
     return (out, lse) if return_lse else out
 
 
@@ -203,33 +209,18 @@ def _moved(plan: SparsePlan, device: torch.device) -> SparsePlan:
     return plan.to(device)
 
 
-def _by_lists(
-    path: str,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    plan: DevicePlan | SparsePlan,
-    layer: int,
-    row_start: int,
-    scale: float | None,
-    with_lse: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    decoded = plan if isinstance(plan, DevicePlan) else _decoded(plan, q.device)
+def _kernel(path: str) -> Callable[..., Pair]:
+    """Return what attends on a path: q, k, v, DevicePlan, layer, row_start, scale, with_lse."""
     if path == GLUON:
-        return hopper_attention.sparse_attention(
-            q, k, v, decoded, layer, row_start, scale, with_lse
-        )
+        return hopper_attention.sparse_attention
     if path == LIBRARY:
-        return library_attention.sparse_attention(
-            q, k, v, decoded, layer, row_start, scale, with_lse
-        )
-    from sift_index.kernels.triton_attention import sparse_attention
+        return library_attention.sparse_attention
+    from sift_index.kernels import triton_attention
 
-    return sparse_attention(q, k, v, decoded, layer, row_start, scale, with_lse)
+    return triton_attention.sparse_attention
 
 
 def _by_reference(
-    path: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -238,7 +229,7 @@ def _by_reference(
     row_start: int,
     scale: float | None,
     with_lse: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Pair:
     source = _moved(plan.source if isinstance(plan, DevicePlan) else plan, q.device)
     out = reference.sparse_attention(q, k, v, source, layer, row_start, scale)
     if not with_lse:

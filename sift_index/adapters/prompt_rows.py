@@ -95,7 +95,7 @@ def padding(mask: torch.Tensor | None, prompts: int, column: int, columns: int) 
             f"expected an attention mask of shape [{prompts}, {column + columns}] that says which "
             f"tokens are padding, or none, found one of shape {list(mask.shape)}"
         )
-    on = mask.bool()
+    on = mask.bool().cpu()  # a GPU is waited for once, not for every question below
     pads = (on.cumsum(-1) == 0).sum(-1)
     behind = (on.flip(-1).cumsum(-1) == 0).sum(-1)
     inside = on.sum(-1) + pads + behind != mask.shape[1]

@@ -52,6 +52,7 @@ def explain(
 def _prompt(
     index: "SiftIndex", documents: tuple[Path, ...], question: str, model: str | None
 ) -> list["Segment"]:
+    from sift_index.evaluation.questions import document_text
     from sift_index.models.digests import tokenizer_digest
     from sift_index.models.loading import load_tokenizer
     from sift_index.prompts import Segment
@@ -77,19 +78,11 @@ def _prompt(
         )
     writer = index.writer_for(tokenizer, template.query)
     spans = [
-        Segment(writer.document(_text(path)), document=_known_name(index, path))
+        Segment(writer.document(document_text(path)), document=_known_name(index, path))
         for path in documents
     ]
     head, tail = (Segment(ids, glue=True) for ids in (writer.prefix(), writer.query(question)))
     return [head, *spans, tail]
-
-
-def _text(path: Path) -> str:
-    try:
-        # As the corpus readers do: a byte order mark goes, line ends stay, or the key differs.
-        return path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"document {path} cannot be read: {problem}; give text files") from problem
 
 
 def _known_name(index: "SiftIndex", path: Path) -> str | None:

@@ -170,12 +170,22 @@ def _texts(where: str, values: dict[str, Any], name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _text_of(where: str, path: Path) -> str:
+def document_text(path: Path) -> str:
+    """Return a file's text as the corpus readers do: a byte order mark goes, line ends stay.
+
+    Otherwise its key would be another one. Raises UsageError for a file that is no text.
+    """
     try:
-        # As the corpus readers do: a byte order mark goes, line ends stay, or the key differs.
         return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"{where}: document {path} cannot be read: {problem}") from problem
+        raise UsageError(f"document {path} cannot be read: {problem}; give text files") from problem
+
+
+def _text_of(where: str, path: Path) -> str:
+    try:
+        return document_text(path)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
 def _document(where: str, entry: Any, corpus: Path | None) -> str:

@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sift_index.kernels.api import layer_densities
 from sift_index.runtime.plan import PromptPlan, SegmentOutcome
 
 REASONS = {
@@ -58,9 +57,9 @@ class Explanation:
 
 def explain(plan: PromptPlan) -> Explanation:
     """Explain a plan: segments, densities by layer, and notes of the composition."""
-    layers = layer_densities(plan.sparse)
     shares = [
-        LayerShares(one.total.share, one.la.share, one.ca.share) for one in (plan.density, *layers)
+        LayerShares(one.total.share, one.la.share, one.ca.share)
+        for one in (plan.density, *plan.layers)
     ]
     return Explanation(
         tokens=plan.length,

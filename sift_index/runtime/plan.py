@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 
 from sift_index.formats.fingerprint import Fingerprint
-from sift_index.kernels.api import TILE, Density, SparsePlan, plan_density
+from sift_index.kernels.api import TILE, Density, SparsePlan, layer_densities
 
 SHORT_GLUE_SHARE = 0.02
 
@@ -57,9 +57,14 @@ class PromptPlan:
         return sum(outcome.reason in ("not_indexed", "changed") for outcome in self.outcomes)
 
     @cached_property
+    def layers(self) -> tuple[Density, ...]:
+        """Visited score cells of each layer (DESIGN section 2)."""
+        return tuple(layer_densities(self.sparse))
+
+    @cached_property
     def density(self) -> Density:
-        """Visited score cells of this prompt (DESIGN section 2)."""
-        return plan_density(self.sparse)
+        """Visited score cells of this prompt, all layers."""
+        return sum(self.layers[1:], start=self.layers[0])
 
     @cached_property
     def short_glue_share(self) -> float:
