@@ -14,6 +14,10 @@ from tests.kernels.naive import random_plan
 SEGMENTS = [("glue", 70), ("span", 1500), ("span", 130), ("glue", 9), ("span", 700), ("glue", 40)]
 
 
+# The library path rounds its two parts before it adds them.
+LIMITS = {"gluon": 0.05, "library": 0.08, "triton": 0.05}
+
+
 class Plan:
     """What the handler takes of a composed prompt."""
 
@@ -31,7 +35,7 @@ def logits(model, plan, ids) -> torch.Tensor:
         hook.remove()
 
 
-@pytest.mark.parametrize("path", ["gluon", "library", "triton"])
+@pytest.mark.parametrize("path", LIMITS)
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_logits_of_all_paths_agree(path, head_dim, monkeypatch):
     torch.manual_seed(0)
@@ -53,6 +57,5 @@ def test_logits_of_all_paths_agree(path, head_dim, monkeypatch):
     expected = logits(model, plan, ids)
     monkeypatch.setenv("SIFT_ATTENTION", path)
     found = logits(model, plan, ids)
-    # Random weights give flat logits: compare with their spread. bfloat16 rounds to 1 in 256, and
-    # the library path rounds twice.
-    assert (found - expected).abs().max() < 0.08 * expected.std()
+    # Random weights give flat logits: compare with their spread. bfloat16 rounds to 1 in 256.
+    assert (found - expected).abs().max() < LIMITS[path] * expected.std()
