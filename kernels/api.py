@@ -5,9 +5,13 @@ to another project that transformers looks for.
 """
 
 from sift_index.kernels.dense import causal_attention, dense_attention
+from sift_index.kernels.dense_rows import dense_rows
 from sift_index.kernels.density import Cells, Density, layer_densities, plan_density
 from sift_index.kernels.device_plan import Chunk, DevicePlan, device_plan
 from sift_index.kernels.dispatch import attend
+from sift_index.kernels.packed import Packed, Sections
+from sift_index.kernels.packed_attention import PackedAttention
+from sift_index.kernels.packed_statistics import PackedStatistics
 from sift_index.kernels.plan import TILE, MaskLayout, SpanMask, SparsePlan
 from sift_index.kernels.reference import sparse_attention, sparse_log_sum_exp
 from sift_index.kernels.rope import turn
@@ -25,11 +29,16 @@ __all__ = [
     "Density",
     "DevicePlan",
     "MaskLayout",
+    "Packed",
+    "PackedAttention",
+    "PackedStatistics",
+    "Sections",
     "SpanMask",
     "SparsePlan",
     "attend",
     "causal_attention",
     "dense_attention",
+    "dense_rows",
     "device_plan",
     "layer_densities",
     "local_scores",

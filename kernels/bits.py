@@ -5,6 +5,18 @@ import torch
 from sift_index.kernels.plan import TILE, MaskLayout, SpanMask
 
 
+def pack(values: torch.Tensor, levels: int) -> torch.Tensor:
+    """Pack uint8 [..., n] values of `levels` bits into uint8 [..., n * levels / 8], MSB first.
+
+    n must fill whole bytes; the inverse of `unpack`, and what `formats.bits.pack` does.
+    """
+    per_byte = 8 // levels
+    shifts = torch.arange(8 - levels, -1, -levels, device=values.device, dtype=torch.uint8)
+    # Bits of a byte do not overlap, so that their sum is their union.
+    packed: torch.Tensor = (values.unflatten(-1, (-1, per_byte)) << shifts).sum(-1).to(torch.uint8)
+    return packed
+
+
 def unpack(packed: torch.Tensor, entries: int, levels: int) -> torch.Tensor:
     """Unpack uint8 [..., bytes] into uint8 [..., entries] values of `levels` bits, MSB first."""
     per_byte = 8 // levels

@@ -34,10 +34,10 @@ def dense_attention(
     """
     rows, keys = q.shape[1], k.shape[1]
     mask = None
-    if rows < keys:  # is_causal would count the rows from the first key on
+    if 1 < rows < keys:  # is_causal would count the rows from the first key on
         mask = torch.ones(rows, keys, dtype=torch.bool, device=q.device).tril(keys - rows)
     return scaled_dot_product_attention(
-        q[None], k[None], v[None], mask, is_causal=mask is None, scale=scale, enable_gqa=True
+        q[None], k[None], v[None], mask, is_causal=rows == keys, scale=scale, enable_gqa=True
     )[0]
 
 

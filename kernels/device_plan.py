@@ -1,16 +1,18 @@
 """A whole sparse plan on the device: every layer decoded at once, and the host never waits.
 
-The host uploads two buffers, the packed bits of all spans and the integer tables of the prompt.
+The host uploads one buffer, the packed bits of all spans and the integer tables of the prompt.
 A few torch operations turn the CA bits into list offsets; the LA bits stay packed, since a kernel
 reads one of them per 128 x 128 tile. Nothing here reads a device value back, so the same code
 decodes on a CPU, on a GPU, and (for shapes alone) on the meta device.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sift_index.kernels.plan import TILE, MaskLayout, SparsePlan
 from sift_index.kernels.prompt_tables import (
@@ -23,12 +25,17 @@ from sift_index.kernels.prompt_tables import (
     tile_table,
 )
 
+# What is uploaded: integers, as int32, or bytes.
+Table: TypeAlias = Ints | NDArray[np.uint8]
+
 # Columns of `DevicePlan.row_tiles`. A kernel written against them takes them as constants.
 BEGIN, END, OWN_START, SLOT, TILE_ROW, LA_BASE, LA_STRIDE, SPAN = range(8)
 ROW_COLUMNS = 8
 # `LA_BASE` of tiles that have no bits to read: those of glue and of dense spans, and first tiles,
 # whose own keys are the boundary window and the diagonal.
 DENSE = -1
+# Bytes at a multiple of which every table begins, so that kernels see pointers of one kind.
+ALIGNMENT = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +115,10 @@ class DevicePlan:
             self._last[row_start, row_stop] = found
         return found
 
+    def for_another_stream(self) -> "DevicePlan":
+        """Return the same plan with chunks of its own, whose tables another stream uploads."""
+        return replace(self, _last={})
+
     def _chunk(self, row_start: int, row_stop: int) -> Chunk:
         first, stop = self.tiles.covering(row_start, row_stop)
         span = self.tiles.span[first:stop]
@@ -132,45 +143,63 @@ def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
     device = torch.device(device)
     spans = span_table(plan)
     pages, tiles = page_table(plan, spans), tile_table(plan, spans)
-    bits = _upload_bits(plan, device)
-    page_columns, slot_page, row_tiles = upload_tables(
-        (_page_columns(plan, pages), pages.slot_page, _row_columns(plan, tiles)), device
-    )
-    offsets = _list_offsets(plan.layout, bits, page_columns)
+    places, tests = _page_columns(plan, pages)
+    rows = np.arange(plan.layout.layers * plan.layout.mask_heads)
+    tables: list[Table] = [places, rows, pages.slot_page, _row_columns(plan, tiles), tests]
+    blobs = _blobs(plan)
+    if any(blob.is_cuda for blob in blobs):
+        bits = torch.cat([blob.to(device).reshape(-1) for blob in blobs])
+        uploaded = upload(tables, device)
+    else:
+        joined = np.concatenate([blob.numpy().reshape(-1) for blob in blobs])
+        *uploaded, bits = upload([*tables, joined], device)
+    page_place, row, slot_page, row_tiles, page_test = uploaded
+    offsets = _list_offsets(plan.layout, bits, page_place, row, page_test)
     counts = offsets.index_select(-1, slot_page)
-    start, length = page_columns[0], page_columns[1]
+    start, length = page_place[0], page_place[1]
     return DevicePlan(plan, pages, tiles, start, length, offsets, counts, row_tiles, bits)
 
 
 def _list_offsets(
-    layout: MaskLayout, bits: torch.Tensor, page_columns: torch.Tensor
+    layout: MaskLayout,
+    bits: torch.Tensor,
+    places: torch.Tensor,
+    rows: torch.Tensor,
+    tests: torch.Tensor,
 ) -> torch.Tensor:
-    """Return int32 [layers, mask_heads, P + 1]: where each page's keys begin in its list."""
-    _, length, byte, stride, shift, threshold = page_columns.unbind()
-    rows = layout.layers * layout.mask_heads
-    row = torch.arange(rows, device=bits.device, dtype=torch.int32)
-    index = row[:, None] * stride + byte  # [rows, P]
+    """Return int32 [layers, mask_heads, P + 1]: where each page's keys begin in its list.
+
+    places, tests: as `_page_columns` says. rows: int32 [layers * mask_heads], their numbers. Few
+    operations, because on a GPU the time is that of starting them.
+    """
+    _, length, byte, stride = places
+    index: torch.Tensor = torch.addcmul(byte, rows[:, None], stride)  # [rows, P]
     packed = bits.index_select(0, index.view(-1)).view_as(index)
-    values = (packed >> shift.to(torch.uint8)) & ((1 << layout.levels) - 1)
-    keys = (values >= threshold) * length
-    offsets = torch.nn.functional.pad(keys.cumsum(-1, dtype=torch.int32), (1, 0))
+    keys: torch.Tensor = ((packed & tests[0]) >= tests[1]) * length
+    offsets = keys.new_empty(len(rows), keys.shape[1] + 1)
+    offsets[:, 0] = 0
+    torch.cumsum(keys, -1, dtype=torch.int32, out=offsets[:, 1:])
     return offsets.view(layout.layers, layout.mask_heads, -1)
 
 
-def _page_columns(plan: SparsePlan, pages: PageTable) -> Ints:
-    """Return [6, P]: start, length, and where a page's value is and what turns it on.
+def _page_columns(plan: SparsePlan, pages: PageTable) -> tuple[Ints, NDArray[np.uint8]]:
+    """Return int64 [4, P], start, length and where a page's byte is, and uint8 [2, P], its test.
 
-    Its value is at bits[byte + row * stride] >> shift, where row = layer * mask_heads + head, and
-    on from `threshold`. Glue reads any byte and is on from 0.
+    Its byte is at bits[byte + row * stride], where row = layer * mask_heads + head. The page is on
+    where the bits of the first test reach the second one. Glue reads any byte, none of its bits,
+    and is on from 0.
     """
     levels, in_span = plan.layout.levels, pages.span >= 0
     # One more entry, which is what glue's span number -1 finds.
     base = np.array([*_starts([span.ca for span in plan.spans]), 0])
     width = np.array([*(span.ca.shape[-1] for span in plan.spans), 0])
-    byte = base[pages.span] + np.where(in_span, pages.index * levels // 8, 0)
-    shift = 8 - levels - pages.index * levels % 8
-    threshold = np.where(in_span, plan.level, 0)
-    return np.stack((pages.start, pages.length, byte, width[pages.span], shift, threshold))
+    place = pages.index * levels  # of glue 0
+    shift = 8 - levels - (place & 7)
+    # No bits reach 255, so a level that is not stored is off.
+    tests = np.minimum(np.array([[(1 << levels) - 1], [plan.level]]) << shift, 255)
+    byte = base.take(pages.span) + (place >> 3)
+    places = np.stack((pages.start, pages.length, byte, width.take(pages.span)))
+    return places, (tests * in_span).astype(np.uint8)
 
 
 def _row_columns(plan: SparsePlan, tiles: TileTable) -> Ints:
@@ -195,27 +224,40 @@ def _starts(blobs: Sequence[torch.Tensor]) -> list[int]:
     return [sum_before - size for sum_before, size in zip(np.cumsum(sizes), sizes, strict=True)]
 
 
-def _upload_bits(plan: SparsePlan, device: torch.device) -> torch.Tensor:
-    """Return uint8 [bytes] on `device`: the CA bits of all spans, then their LA bits.
+def _blobs(plan: SparsePlan) -> list[torch.Tensor]:
+    """Return uint8 tensors: the CA bits of all spans, then their LA bits.
 
     Whole blobs are laid one behind the other: joining them per layer and head instead would make
     the host copy a few bytes tens of thousands of times.
     """
-    parts = [span.ca.reshape(-1) for span in plan.spans]
-    parts += [span.la.reshape(-1) for span in plan.spans if span.la is not None]
+    blobs = [span.ca for span in plan.spans]
+    blobs += [span.la for span in plan.spans if span.la is not None]
     # At least one byte, for glue to read where there is no span.
-    parts = parts or [torch.zeros(1, dtype=torch.uint8)]
-    if device.type != "cuda" or any(part.is_cuda for part in parts):
-        return torch.cat([part.to(device) for part in parts])
-    staging = torch.empty(sum(part.numel() for part in parts), dtype=torch.uint8, pin_memory=True)
-    return torch.cat(parts, out=staging).to(device, non_blocking=True)
+    return blobs or [torch.zeros(1, dtype=torch.uint8)]
 
 
 def upload_tables(tables: Sequence[Ints], device: torch.device) -> list[torch.Tensor]:
     """Return int32 tensors of the tables' shapes, views of one buffer uploaded at once."""
-    flat = np.concatenate([table.reshape(-1) for table in tables])
-    joined = torch.from_numpy(flat.astype(np.int32))
-    if device.type == "cuda":
-        joined = joined.pin_memory()
-    parts = joined.to(device, non_blocking=True).split([table.size for table in tables])
-    return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]
+    return upload(tables, device)
+
+
+def upload(arrays: Sequence[Table], device: torch.device) -> list[torch.Tensor]:
+    """Return int32 tensors of integer arrays and uint8 ones of bytes, of the arrays' shapes.
+
+    They are views of one buffer, filled where a GPU can fetch it by itself and uploaded in one
+    copy that nobody waits for. Each begins at a multiple of `ALIGNMENT` bytes.
+    """
+    kinds = [np.dtype(np.uint8 if array.dtype == np.uint8 else np.int32) for array in arrays]
+    pieces, size = [], 0
+    for array, kind in zip(arrays, kinds, strict=True):
+        pieces.append(slice(size, size + array.size * kind.itemsize))
+        size = -(-pieces[-1].stop // ALIGNMENT) * ALIGNMENT
+    staging = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    host = staging.numpy()
+    for piece, array, kind in zip(pieces, arrays, kinds, strict=True):
+        host[piece].view(kind).reshape(array.shape)[...] = array
+    data = staging.to(device, non_blocking=True)
+    return [
+        data[piece].view(torch.uint8 if kind == np.uint8 else torch.int32).view(array.shape)
+        for piece, array, kind in zip(pieces, arrays, kinds, strict=True)
+    ]

@@ -92,7 +92,7 @@ def attend(
         # Decoding: one dense row, for which PyTorch has kernels that split the keys.
         return _dense_row(q, k, v, scale)
     choice = choose(q, k, v, plan, scale)
-    _announce(choice)
+    announce(choice)
     rest = (layer, row_start, scale, return_lse)
     if choice.path == REFERENCE:
         out, lse = _by_reference(q, k, v, plan, *rest)
@@ -185,7 +185,7 @@ def _interpreting() -> bool:
     return bool(triton.knobs.runtime.interpret)
 
 
-def _announce(choice: Choice) -> None:
+def announce(choice: Choice) -> None:
     """Say once per process which path runs, and once per reason why a faster one does not."""
     if choice.path not in _said:
         _said.add(choice.path)

@@ -113,13 +113,14 @@ def _tiles_on(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _note(notes, which: gl.constexpr, value, layout: gl.constexpr):  # type: ignore[no-untyped-def]
-    notes.index(which).store(gl.full([1], value, gl.int32, layout=layout))
+def _note(notes, place, value, layout: gl.constexpr):  # type: ignore[no-untyped-def]
+    # A word for each lane, since every lane stores.
+    notes.index(place).store(gl.full([32], value, gl.int32, layout=layout))
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _read(notes, which: gl.constexpr, layout: gl.constexpr):  # type: ignore[no-untyped-def]
-    return gl.max(notes.index(which).load(layout), 0)
+def _read(notes, place, layout: gl.constexpr):  # type: ignore[no-untyped-def]
+    return gl.max(notes.index(place).slice(0, 1).load(layout), 0)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -175,18 +176,21 @@ def _produce(  # type: ignore[no-untyped-def]
                 on = _tiles_on(some + tile_columns, tile_row, packed, level, levels, neighbour)
                 hot += gl.sum(on.to(gl.int32), 0)
 
-        mbarrier.wait(q_empty, (number & 1) ^ 1)
+        slot = number % 2
+        mbarrier.wait(q_empty.index(slot), ((number // 2) & 1) ^ 1)
         # What is written in front of the arrival below is seen by who waits for it.
-        _note(notes, HEAD, head, note_layout)
-        _note(notes, FIRST_ROW, begin, note_layout)
-        _note(notes, STOP_ROW, end, note_layout)
-        _note(notes, PART, part, note_layout)
-        _note(notes, TAIL, tail, note_layout)
-        _note(notes, HOT, hot, note_layout)
-        mbarrier.expect(q_full, 2 * Q_BYTES)
+        _note(notes, slot * NOTES + HEAD, head, note_layout)
+        _note(notes, slot * NOTES + FIRST_ROW, begin, note_layout)
+        _note(notes, slot * NOTES + STOP_ROW, end, note_layout)
+        _note(notes, slot * NOTES + PART, part, note_layout)
+        _note(notes, slot * NOTES + TAIL, tail, note_layout)
+        _note(notes, slot * NOTES + HOT, hot, note_layout)
+        full = q_full.index(slot)
+        mbarrier.expect(full, 2 * Q_BYTES)
         local = begin - row_start
-        tma.async_copy_global_to_shared(q, [head, local, 0], q_full, q_tile.index(0))
-        tma.async_copy_global_to_shared(q, [head, local + HALF, 0], q_full, q_tile.index(1))
+        queries = q_tile.index(2 * slot), q_tile.index(2 * slot + 1)
+        tma.async_copy_global_to_shared(q, [head, local, 0], full, queries[0])
+        tma.async_copy_global_to_shared(q, [head, local + HALF, 0], full, queries[1])
 
         block = _fetch(
             k, v, kv_head, begin, block,
@@ -219,9 +223,10 @@ def _produce(  # type: ignore[no-untyped-def]
             )  # fmt: skip
         number += 1
 
-    mbarrier.wait(q_empty, (number & 1) ^ 1)
-    _note(notes, HEAD, -1, note_layout)
-    mbarrier.arrive(q_full)
+    slot = number % 2
+    mbarrier.wait(q_empty.index(slot), ((number // 2) & 1) ^ 1)
+    _note(notes, slot * NOTES + HEAD, -1, note_layout)
+    mbarrier.arrive(q_full.index(slot))
 
 
 # Named barriers 8 and 9 of the program are the turns of the two warpgroups at the tensor cores:
@@ -252,17 +257,25 @@ def _pass_turn(anything, group: gl.constexpr):  # type: ignore[no-untyped-def]
         )
 
 
+@gluon.jit
+def _pairs(weights):  # type: ignore[no-untyped-def]
+    """Return 16-bit weights, two to a register: from loop to loop they would go one by one."""
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [weights], weights.dtype, is_pure=False, pack=2
+    )
+
+
 @gluon.jit  # type: ignore[untyped-decorator]
 def _visit(  # type: ignore[no-untyped-def]
-    q, p, acc, top, total, block, masked, low, high, scale,
+    q, p, acc, top, total, block, low, high, scale,
     k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout: gl.constexpr,
-    STAGES: gl.constexpr, GROUP: gl.constexpr, TURNS: gl.constexpr,
+    MASKED: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
-    """Multiply q with block `block`, the weights p with the values of the one before.
+    """Multiply q with block `block`, the weights of the one before with its values, together.
 
-    Both products are under way together. Where `masked`, only keys [low, high) of the block count.
+    Where MASKED only keys [low, high) of the block count. No branch may stand between the products
+    and the wait for the second: the assembler would wait in front of it.
     """
-    keys = gl.arange(0, KEYS, layout=gl.SliceLayout(0, scores_layout))
     zeros = gl.zeros([HALF, KEYS], gl.float32, layout=scores_layout)
     D: gl.constexpr = acc.shape[1]
     stage = block % STAGES
@@ -278,7 +291,8 @@ def _visit(  # type: ignore[no-untyped-def]
         _pass_turn(block, 1 - GROUP)
     scores = warpgroup_mma_wait(1, deps=(scores_due,))
     mbarrier.arrive(k_empty.index(stage))
-    if masked:
+    if MASKED:
+        keys = gl.arange(0, KEYS, layout=gl.SliceLayout(0, scores_layout))
         seen = (keys >= low) & (keys < high)
         scores = gl.where(seen[None, :], scores, float("-inf"))
     new_top = gl.maximum(top, gl.max(scores, 1) * scale)
@@ -309,7 +323,6 @@ def _consume(  # type: ignore[no-untyped-def]
     store_layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // D, D // 8], [4, 1], [1, 0])
     dtype: gl.constexpr = out.dtype.element_ty
 
-    q = q_tile.index(GROUP).reshape([HALF, D])
     rows = GROUP * HALF + gl.arange(0, HALF, layout=row_layout)
     keys = gl.arange(0, KEYS, layout=gl.SliceLayout(0, scores_layout))
     zeros = gl.zeros([HALF, KEYS], gl.float32, layout=scores_layout)
@@ -321,16 +334,16 @@ def _consume(  # type: ignore[no-untyped-def]
         if GROUP == 1:
             _pass_turn(row_start, 0)
     number = 0
-    mbarrier.wait(q_full, 0)
-    head = _read(notes, HEAD, note_layout)
+    slot = 0
+    mbarrier.wait(q_full.index(0), 0)
+    head = _read(notes, slot * NOTES + HEAD, note_layout)
     while head >= 0:
-        begin = _read(notes, FIRST_ROW, note_layout)
-        end = _read(notes, STOP_ROW, note_layout)
-        part = _read(notes, PART, note_layout)
-        tail = _read(notes, TAIL, note_layout)
-        hot = _read(notes, HOT, note_layout)
+        part = _read(notes, slot * NOTES + PART, note_layout)
+        tail = _read(notes, slot * NOTES + TAIL, note_layout)
+        hot = _read(notes, slot * NOTES + HOT, note_layout)
 
-        # The diagonal, from whose maximum the others go on.
+        q = q_tile.index(2 * slot + GROUP).reshape([HALF, D])
+        # The diagonal, of which each row sees a key: from its maximum the others go on.
         stage = block % STAGES
         mbarrier.wait(k_full.index(stage), (block // STAGES) & 1)
         k_block = k_tiles.index(stage).reshape([KEYS, D]).permute((1, 0))
@@ -345,18 +358,29 @@ def _consume(  # type: ignore[no-untyped-def]
         acc = gl.zeros([HALF, D], gl.float32, layout=acc_layout)
         block += 1
 
-        masked = (part > 0).to(gl.int32) + (tail > 0).to(gl.int32)
-        for step in range(masked + hot):
+        # What is left of the tile's own keys, and the tail of the list.
+        for step in range((part > 0).to(gl.int32) + (tail > 0).to(gl.int32)):
             own = (step == 0) & (part > 0)
             low = gl.where(own, KEYS - part, 0)
             high = gl.where(own, KEYS, tail)
             p, acc, top, total, block = _visit(
-                q, p, acc, top, total, block, step < masked, low, high, scale,
-                k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout, STAGES,
-                GROUP, TURNS,
+                q, p, acc, top, total, block, low, high, scale,
+                k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout,
+                True, STAGES, GROUP, TURNS,
             )  # fmt: skip
+        p = _pairs(p)
+        for _ in range(hot):
+            p, acc, top, total, block = _visit(
+                q, p, acc, top, total, block, 0, KEYS, scale,
+                k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout,
+                False, STAGES, GROUP, TURNS,
+            )  # fmt: skip
+        # Where to store is read here: registers are scarce in the loops.
+        head = _read(notes, slot * NOTES + HEAD, note_layout)
+        begin = _read(notes, slot * NOTES + FIRST_ROW, note_layout)
+        end = _read(notes, slot * NOTES + STOP_ROW, note_layout)
+        mbarrier.arrive(q_empty.index(slot))
 
-        mbarrier.arrive(q_empty)
         last = (block - 1) % STAGES
         mbarrier.wait(v_full.index(last), ((block - 1) // STAGES) & 1)
         acc_due = warpgroup_mma(p, v_tiles.index(last).reshape([KEYS, D]), acc, is_async=True)
@@ -375,8 +399,9 @@ def _consume(  # type: ignore[no-untyped-def]
             gl.store(lse_at, (top + gl.log2(total)) * LN2, mask=wanted_rows)
 
         number += 1
-        mbarrier.wait(q_full, number & 1)
-        head = _read(notes, HEAD, note_layout)
+        slot = number % 2
+        mbarrier.wait(q_full.index(slot), (number // 2) & 1)
+        head = _read(notes, slot * NOTES + HEAD, note_layout)
 
 
 @gluon.jit(do_not_specialize=VARYING)  # type: ignore[untyped-decorator]
@@ -417,21 +442,23 @@ def attend_tiles(  # type: ignore[no-untyped-def]
 ):
     """Attend the rows of `tiles` tiles under all heads. Launch one program per multiprocessor."""
     dtype: gl.constexpr = out.dtype.element_ty
-    q_tile = gl.allocate_shared_memory(dtype, [2, 1, HALF, D], q.layout)
+    # Two items' queries and notes: the next item's come while one is worked on.
+    q_tile = gl.allocate_shared_memory(dtype, [4, 1, HALF, D], q.layout)
     k_tiles = gl.allocate_shared_memory(dtype, [STAGES, 1, KEYS, D], k.layout)
     v_tiles = gl.allocate_shared_memory(dtype, [STAGES, 1, KEYS, D], v.layout)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    notes = gl.allocate_shared_memory(gl.int32, [NOTES, 1], plain)
+    notes = gl.allocate_shared_memory(gl.int32, [2 * NOTES, 32], plain)
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    q_full = gl.allocate_shared_memory(gl.int64, [1], barrier)
-    q_empty = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     # Full: one arrival, and the bytes. Empty: both warpgroups.
-    mbarrier.init(q_full, count=1)
-    mbarrier.init(q_empty, count=2)
+    for slot in gl.static_range(2):
+        mbarrier.init(q_full.index(slot), count=1)
+        mbarrier.init(q_empty.index(slot), count=2)
     for stage in gl.static_range(STAGES):
         mbarrier.init(k_full.index(stage), count=1)
         mbarrier.init(v_full.index(stage), count=1)

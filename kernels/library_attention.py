@@ -57,11 +57,14 @@ def sparse_attention(
     scale: float | None = None,
     with_lse: bool = False,
     backend: Backend | None = None,
+    compact: Callable[..., Pair] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend as `reference.sparse_attention` does; also return the log-sum-exp if wanted.
 
     q: [heads, R, D]; k, v: [kv_heads, row_start + R, D], of a type the backend takes
-    (`varlen.best`, which also chooses where none is given), contiguous along D. Returns
+    (`varlen.best`, which also chooses where none is given), contiguous along D. compact: what lays
+    out listed rows in place of `triton_compaction.compact`; with it, keys in front of the rows' own
+    are not read from k and v. Returns
     [heads, R, D], in memory as the library leaves it, and natural log-sum-exp, float32 [heads, R]
     ([0] where not wanted). Waits for nothing, and keeps nothing for a backward pass. Other
     arguments are checked by `dispatch.attend`. Raises PlanError for a plan with an `obstacle`,
@@ -74,7 +77,7 @@ def sparse_attention(
     out, lse = attend(own_q, own_k, own_v, *tables.own, scale, True)
     listed = tables.listed
     if listed is not None:
-        lists = _compacted(k, v, plan, tables.chunk, layer)
+        lists = _compacted(compact or _compaction(k.device.type), k, v, plan, tables.chunk, layer)
         other = _attend_to_lists(attend, q[:, listed.rows], *lists, listed, layer, scale)
         _merge(out[listed.rows], lse[:, listed.rows], *other)
     return out.transpose(0, 1), lse if with_lse else lse.new_empty(0)
@@ -207,6 +210,7 @@ def _capacity(chunk: Chunk) -> int:
 
 
 def _compacted(
+    compact: Callable[..., Pair],
     k: torch.Tensor,
     v: torch.Tensor,
     plan: DevicePlan,
@@ -214,7 +218,7 @@ def _compacted(
     layer: int,
 ) -> Pair:
     """Return the listed rows of one layer, [mask_heads, capacity, D], finite behind each list."""
-    return _compaction(k.device.type)(
+    return compact(
         k[:, : chunk.list_stop],
         v[:, : chunk.list_stop],
         plan.page_start[: chunk.pages],

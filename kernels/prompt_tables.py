@@ -93,11 +93,14 @@ def span_table(plan: SparsePlan) -> SpanTable:
 def page_table(plan: SparsePlan, spans: SpanTable) -> PageTable:
     """Cut the prompt into pages: spans from their start, glue also at every window's start."""
     page_size = plan.layout.page_size
-    start, stop = _cut(_borders(plan, spans, spans.window), page_size)
-    span = spans.owner(start)
+    borders = _borders(plan, spans, spans.window)
+    start, stop, run = _cut(borders, page_size)
+    owner = spans.owner(borders[:-1])
+    span = owner.take(run)
     index = np.zeros_like(start)
     if len(spans.start):
-        index = np.where(span >= 0, (start - spans.start[span]) // page_size, 0)
+        first = np.where(owner >= 0, spans.start[owner], 0)
+        index = np.where(span >= 0, (start - first.take(run)) // page_size, 0)
     limits = np.stack((spans.window, spans.start), axis=1).reshape(-1)
     slot_page = np.searchsorted(start, np.concatenate(([0], limits)))
     return PageTable(start, stop - start, span, index, slot_page)
@@ -105,8 +108,9 @@ def page_table(plan: SparsePlan, spans: SpanTable) -> PageTable:
 
 def tile_table(plan: SparsePlan, spans: SpanTable) -> TileTable:
     """Cut the prompt's rows into tiles, anchored at each span's and each glue segment's start."""
-    begin, end = _cut(_borders(plan, spans), TILE)
-    span = spans.owner(begin)
+    borders = _borders(plan, spans)
+    begin, end, run = _cut(borders, TILE)
+    span = spans.owner(borders[:-1]).take(run)
     if not len(spans.start):
         zeros = np.zeros_like(begin)
         return TileTable(begin, end, span, zeros, zeros, zeros + EMPTY_SLOT)
@@ -128,13 +132,16 @@ def _borders(plan: SparsePlan, spans: SpanTable, *more: Ints) -> Ints:
     return np.unique(np.concatenate((ends, spans.start, spans.stop, *more)))
 
 
-def _cut(borders: Ints, step: int) -> tuple[Ints, Ints]:
-    """Cut each [border, next border) into pieces of `step`, the last one short: starts, stops."""
+def _cut(borders: Ints, step: int) -> tuple[Ints, Ints, Ints]:
+    """Cut each [border, next border) into pieces of `step`, the last one short.
+
+    Returns starts, stops, and the number of the border in front of each piece.
+    """
     pieces = -(-np.diff(borders) // step)
     run = np.repeat(np.arange(len(pieces)), pieces)
-    local = np.arange(len(run)) - (np.cumsum(pieces) - pieces)[run]
-    start = borders[run] + local * step
-    return start, np.minimum(start + step, borders[run + 1])
+    local = np.arange(len(run)) - (np.cumsum(pieces) - pieces).take(run)
+    start = borders.take(run) + local * step
+    return start, np.minimum(start + step, borders.take(run + 1)), run
 
 
 def check_plan(plan: SparsePlan) -> None:
@@ -164,7 +171,7 @@ def _check_bits(
     layout = plan.layout
     width = -(-entries * layout.levels // 8)
     expected = (layout.layers, layout.mask_heads, width)
-    shape: Sequence[int] = tuple(getattr(found, "shape", ()))
+    shape: Sequence[int] = getattr(found, "shape", ())
     if shape != expected:
         raise PlanError(
             f"span {number} of {span.tokens} tokens: expected {name} bits of shape "

@@ -15,6 +15,35 @@ ROWS = 128
 PAD = tl.constexpr(256)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def places(  # type: ignore[no-untyped-def]
+    page_start, offsets, pages, keys, capacity, PAGE: tl.constexpr, ROWS: tl.constexpr
+):
+    """Return this program's keys, their entries in one head's list, and which are to be copied."""
+    row = tl.arange(0, ROWS)
+    page = tl.program_id(0) * (ROWS // PAGE) + row // PAGE
+    known = page < pages
+    at = tl.load(offsets + page, mask=known, other=0)
+    after = tl.load(offsets + page + 1, mask=known, other=0)
+    source = tl.load(page_start + page, mask=known, other=0) + row % PAGE
+    target = at + row % PAGE
+    return source, target, (target < after) & (source < keys) & (target < capacity)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def clear_behind(  # type: ignore[no-untyped-def]
+    k_list, v_list, offsets, pages, capacity, head, D: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """Write zeros behind one head's list."""
+    column = tl.arange(0, BLOCK_D)[None, :]
+    padded = tl.load(offsets + pages) + tl.arange(0, PAD)
+    behind = (padded < capacity)[:, None] & (column < D)
+    write = (head.to(tl.int64) * capacity + padded)[:, None] * D + column
+    zeros = tl.zeros((PAD, BLOCK_D), k_list.dtype.element_ty)
+    tl.store(k_list + write, zeros, mask=behind)
+    tl.store(v_list + write, zeros, mask=behind)
+
+
 # Host integers that change with every prompt and chunk: specialised, each would compile anew.
 _VARYING = ["pages", "keys", "capacity", "offsets_stride"]
 
@@ -45,14 +74,7 @@ def _copy_pages(  # type: ignore[no-untyped-def]
     head = tl.program_id(1)
     offsets += head * offsets_stride
     column = tl.arange(0, BLOCK_D)[None, :]
-    row = tl.arange(0, ROWS)
-    page = tl.program_id(0) * (ROWS // PAGE) + row // PAGE
-    known = page < pages
-    at = tl.load(offsets + page, mask=known, other=0)
-    after = tl.load(offsets + page + 1, mask=known, other=0)
-    source = tl.load(page_start + page, mask=known, other=0) + row % PAGE
-    target = at + row % PAGE
-    kept = (target < after) & (source < keys) & (target < capacity)
+    source, target, kept = places(page_start, offsets, pages, keys, capacity, PAGE, ROWS)
     kept = kept[:, None] & (column < D)
     kv_head = (head // heads_per_kv).to(tl.int64)
     read = source.to(tl.int64)[:, None]
@@ -63,12 +85,7 @@ def _copy_pages(  # type: ignore[no-untyped-def]
     tl.store(v_list + write, v_rows, mask=kept)
 
     if tl.program_id(0) == 0:
-        padded = tl.load(offsets + pages) + tl.arange(0, PAD)
-        behind = (padded < capacity)[:, None] & (column < D)
-        write_behind = (head.to(tl.int64) * capacity + padded)[:, None] * D + column
-        zeros = tl.zeros((PAD, BLOCK_D), k_list.dtype.element_ty)
-        tl.store(k_list + write_behind, zeros, mask=behind)
-        tl.store(v_list + write_behind, zeros, mask=behind)
+        clear_behind(k_list, v_list, offsets, pages, capacity, head, D, BLOCK_D)
 
 
 def compact(

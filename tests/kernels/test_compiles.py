@@ -30,13 +30,13 @@ def test_the_kernels_compile_for_hopper(found):
     assert all(kernel["spilled"] == 0 for kernel in found.values())
 
 
-@pytest.mark.parametrize("dim, products, shared", [(64, 12, 164 << 10), (128, 16, 180 << 10)])
+@pytest.mark.parametrize("dim, products, shared", [(64, 12, 180 << 10), (128, 16, 212 << 10)])
 def test_the_hopper_kernel_stays_within_its_budget(dim, products, shared, found):
-    """Per block of 128 keys: dense FlashAttention-3 takes 472 instructions, masked ones 615."""
+    """Per block of 128 keys: dense FlashAttention-3 takes 472 instructions."""
     kernel = found[f"gluon {dim}"]
-    # Two warpgroups, each with the products of the diagonal, the loop and the last values.
-    assert kernel["wgmma"] == 4 * products
-    # The loop holds the masks of the few blocks that need them, about 130 instructions.
-    assert 0 < kernel["loop"] <= 620
+    # Two warpgroups, each with the products of the diagonal, the loop of masked blocks, that of
+    # whole ones, and the last values.
+    assert kernel["wgmma"] == 6 * products
+    assert 0 < kernel["loop"] <= 480
     # A multiprocessor has 227 KiB.
     assert kernel["shared"] <= shared
