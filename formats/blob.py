@@ -23,7 +23,6 @@ from sift_index.formats.masks import (
     PackedMask,
     row_entries,
     shape_problem,
-    unchecked_mask,
 )
 from sift_index.formats.problems import damaged, misused
 
@@ -31,7 +30,7 @@ MAGIC = b"SB"
 HEADER_BYTES = 32
 ZSTD_LEVEL = 9
 _HEADER = struct.Struct("<2sBBBBHHHIII")
-_CHECKED = _HEADER.size  # 24: the header bytes before the checksum
+CHECKED_BYTES = _HEADER.size  # 24: the header before the checksum
 _CHECKSUM = struct.Struct("<Q")
 _IDENTITY = struct.Struct("<16sQIQ")
 _MAX_RAW = 2**32 - 1
@@ -75,6 +74,16 @@ class Header(NamedTuple):
     raw_bytes: int
 
 
+class Layout(NamedTuple):
+    """What a row's header says of its mask; `unpack` are bytes to unpack to, 0 for raw ones."""
+
+    unpack: int
+    shape: tuple[int, int, int]
+    entries: int
+    granule: int
+    levels: int
+
+
 def encode_blob(mask: PackedMask, identity: RowIdentity, codec: Codec = Codec.RAW) -> bytes:
     """Return header and payload of one mask.
 
@@ -115,26 +124,16 @@ def decode_blob(
     return mask
 
 
-def checked_mask(data: memoryview, array: Bytes, start: int, end: int) -> PackedMask:
-    """Return the mask of a blob that `decode_blob` accepted before, without checking it again.
-
-    The blob lies at [start, end) of `data`; `array` holds the same bytes, uint8 [n]: taking a part
-    of an array costs a third of making one.
-    """
-    unpack, shape, kind, entries, granule, levels = _layout(
-        data[start : start + _CHECKED].tobytes()
-    )
-    payload = array[start + HEADER_BYTES : end]
-    if unpack:
-        payload = np.frombuffer(_decompress(data[start + HEADER_BYTES : end], unpack), np.uint8)
-    return unchecked_mask(kind, payload.reshape(shape), entries, granule, levels)
+def unpacked(payload: memoryview, raw_bytes: int) -> Bytes:
+    """Return a zstd payload unpacked, uint8 [raw_bytes]; raise IntegrityError for another size."""
+    return np.frombuffer(_decompress(payload, raw_bytes), np.uint8)
 
 
 def read_header(view: memoryview) -> Header:
     """Return the header of a blob; raise IntegrityError unless every field is possible."""
     if len(view) < HEADER_BYTES:
         raise damaged("blob", f"at least {HEADER_BYTES} bytes", len(view))
-    header = _parse(view[:_CHECKED].tobytes())
+    header = _parse(view[:CHECKED_BYTES].tobytes())
     if header.stored_bytes != len(view) - HEADER_BYTES:
         raise damaged("blob header", f"stored_bytes {len(view) - HEADER_BYTES}", header)
     return header
@@ -142,7 +141,7 @@ def read_header(view: memoryview) -> Header:
 
 def blob_checksum(view: memoryview | bytes) -> int:
     """Return the checksum a blob claims, for the blob that is linked to it."""
-    return int(_CHECKSUM.unpack_from(view, _CHECKED)[0])
+    return int(_CHECKSUM.unpack_from(view, CHECKED_BYTES)[0])
 
 
 @lru_cache(1024)  # documents of one length share a header: the checks are paid once
@@ -155,14 +154,13 @@ def _parse(head: bytes) -> Header:
 
 
 @lru_cache(1024)
-def _layout(head: bytes) -> tuple[int, tuple[int, int, int], MaskKind, int, int, int]:
-    """Return what `checked_mask` needs of a header; first, bytes to unpack to, 0 for raw."""
+def mask_layout(head: bytes) -> Layout:
+    """Return what the checked part of a header says of a mask."""
     header = _parse(head)
     width = header.raw_bytes // (header.layers * header.heads)
-    shape = (header.layers, header.heads, width)
     unpack = header.raw_bytes if header.codec else 0
-    kind = _KINDS[header.kind]
-    return unpack, shape, kind, header.entries, header.granule, header.levels
+    shape = (header.layers, header.heads, width)
+    return Layout(unpack, shape, header.entries, header.granule, header.levels)
 
 
 def _header_problem(header: Header) -> tuple[object, object] | None:
@@ -183,7 +181,7 @@ def _header_problem(header: Header) -> tuple[object, object] | None:
 
 
 def _verify(view: memoryview, identity: RowIdentity) -> None:
-    found = _checksum(identity, view[:_CHECKED], view[HEADER_BYTES:])
+    found = _checksum(identity, view[:CHECKED_BYTES], view[HEADER_BYTES:])
     if found != blob_checksum(view):
         expected = f"checksum {blob_checksum(view):016x} over row and blob"
         raise damaged("blob", expected, f"{found:016x}: blob or row was changed")

@@ -75,6 +75,10 @@ class BuildError(SiftError):
     """A build cannot go on; what was committed stays and the same command resumes it."""
 
 
+class StorageError(SiftError):
+    """An object store, or the cache of what it holds, cannot be reached or refuses."""
+
+
 class PlanError(SiftError):
     """A prompt plan does not fit the model, the tokens or the call it is used with."""
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 
 from sift_index.formats.canonical import dump_checked, load_checked
 from sift_index.formats.fields import Fields
-from sift_index.formats.problems import cannot_write, damaged
-from sift_index.formats.store import IndexPaths, file_names, read_file, replace_atomically
+from sift_index.formats.problems import damaged
+from sift_index.formats.storage import Place
+from sift_index.formats.store import (
+    IndexPaths,
+    file_names,
+    read_file,
+    remove_all,
+    replace_atomically,
+)
 
 
 @dataclass(frozen=True)
@@ -30,13 +35,13 @@ class FailedDocument:
         return cls(fields.text("source"), fields.text("reason"))
 
 
-def failure_path(paths: IndexPaths, source: str) -> Path:
+def failure_path(paths: IndexPaths, source: str) -> Place:
     """Return the file of one source: BLAKE2b-128 of its UTF-8 text in hexadecimal."""
     name = blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return paths.failed / f"{name}.json"
 
 
-def record_failure(paths: IndexPaths, failure: FailedDocument) -> Path:
+def record_failure(paths: IndexPaths, failure: FailedDocument) -> Place:
     """Write or replace the record of one document; raise BuildError when it cannot be written."""
     path = failure_path(paths, failure.source)
     replace_atomically(path, dump_checked(failure.to_json()))
@@ -51,12 +56,7 @@ def read_failures(paths: IndexPaths) -> list[FailedDocument]:
 
 def clear_failure(paths: IndexPaths, source: str) -> None:
     """Forget one document, known or not; raise BuildError when the file cannot be removed."""
-    path = failure_path(paths, source)
-    try:
-        with suppress(FileNotFoundError):
-            path.unlink()
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    remove_all([failure_path(paths, source)])
 
 
 def read_failure(paths: IndexPaths, name: str) -> FailedDocument:

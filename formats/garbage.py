@@ -8,19 +8,18 @@ again since the current version came may be about to be named; anything else nob
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from sift_index.formats.errors import FormatError
+from sift_index.formats.location import Location
 from sift_index.formats.manifest import Manifest, read_manifest, versions
 from sift_index.formats.problems import misused
 from sift_index.formats.receipts import Receipt, read_receipts
-from sift_index.formats.store import TEMP_PREFIX, IndexPaths, file_names, remove_all
+from sift_index.formats.store import IndexPaths, file_names, remove_all, storage_of
 
 GRACE_SECONDS = 24 * 3600.0
 _KEYTABLE = re.compile(r"keys-([0-9]{8})(-[0-9a-f]{16})?\.arrow\Z")
@@ -61,7 +60,7 @@ def collect_garbage(
     plan.sort_out()
     doomed = [paths.manifest_path(version) for version in plan.doomed]
     found = (*doomed, *plan.receipts, *plan.rest)
-    size = sum(map(_size, found))
+    size = sum(storage_of(path).total(path) for path in found)
     if not dry_run:
         # What names goes before what is named; it may have been used again since it was sorted.
         remove_all(doomed)
@@ -84,13 +83,14 @@ class _Plan:
     kept: list[Manifest]
     doomed: list[int]
     grace: float
-    receipts: list[Path] = field(default_factory=list)
-    rest: list[Path] = field(default_factory=list)
-    young: list[Path] = field(default_factory=list)
+    receipts: list[Location] = field(default_factory=list)
+    rest: list[Location] = field(default_factory=list)
+    young: list[Location] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._current = self.kept[-1]
-        self._published = _mtime(self.paths.manifest_path(self._current.version))
+        self._store = storage_of(self.paths.root)
+        self._published = self._store.modified(self.paths.manifest_path(self._current.version))
         self._now = time.time()
         self._needed = {pack.name for manifest in self.kept for pack in manifest.packs}
         self._needed |= {manifest.key_table.name for manifest in self.kept}
@@ -107,12 +107,13 @@ class _Plan:
         for name in file_names(self.paths.packs, ".arrow"):
             if _PACK.match(name) and name not in self._needed:
                 self._judge(self.paths.packs / name, name in self._known)
-        for path in _leftovers(self.paths):
+        for path in self.paths.leftovers():
             self._judge(path, False)
 
-    def is_fresh(self, path: Path) -> bool:
+    def is_fresh(self, path: Location) -> bool:
         """Say whether a file was written or used since the current version came, and lately."""
-        return _mtime(path) > max(self._published, self._now - self.grace)
+        latest = self._store.modified(path) + self._store.clock_step
+        return latest > max(self._published, self._now - self.grace)
 
     def _sort_receipts(self) -> None:
         """Receipts of units that no version had yet prove a pack; others serve kept versions."""
@@ -125,13 +126,13 @@ class _Plan:
                 self.receipts.append(path)
                 self._known.add(receipt.pack.name)
 
-    def _serves(self, receipt: Receipt, units: set[str], path: Path) -> bool:
+    def _serves(self, receipt: Receipt, units: set[str], path: Location) -> bool:
         waiting = receipt.unit not in units
         return waiting or receipt.pack.name in self._needed or self.is_fresh(path)
 
-    def _judge(self, path: Path, known: bool) -> None:
+    def _judge(self, path: Location, known: bool) -> None:
         """Remove what a removed version named, unless used lately, and what is old."""
-        old = _mtime(path) <= self._now - self.grace
+        old = self._store.modified(path) <= self._now - self.grace
         keep = self.is_fresh(path) if known else not old
         (self.young if keep else self.rest).append(path)
 
@@ -143,32 +144,5 @@ class _Plan:
             yield from (pack.name for pack in manifest.packs)
 
 
-def _leftovers(paths: IndexPaths) -> Iterator[Path]:
-    """Yield temporary files and folders, without what lies in the latter."""
-    for folder in (paths.root, paths.packs, paths.commits, paths.failed):
-        yield from sorted(folder.glob(f"{TEMP_PREFIX}*"))
-
-
-def _mtime(path: Path) -> float:
-    """Return when a file, or the newest of a folder, was written; 0 for none.
-
-    Infinity where that cannot be seen: what may be somebody's work counts as young.
-    """
-    try:
-        below = path.iterdir() if path.is_dir() else ()
-        return max(path.lstat().st_mtime, *(_mtime(child) for child in below), 0.0)
-    except FileNotFoundError:
-        return 0.0
-    except OSError:
-        return math.inf
-
-
-def _size(path: Path) -> int:
-    with suppress(OSError):  # gone, or not to be seen
-        below = path.iterdir() if path.is_dir() else ()
-        return sum(map(_size, below)) if path.is_dir() else path.lstat().st_size
-    return 0
-
-
-def _names(paths: IndexPaths, found: Iterable[Path]) -> tuple[str, ...]:
-    return tuple(path.relative_to(paths.root).as_posix() for path in found)
+def _names(paths: IndexPaths, found: Iterable[Location]) -> tuple[str, ...]:
+    return tuple(paths.name_of(path) for path in found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sift_index.formats.arrowfile import arrow_errors, buffer_view, ipc_bytes, read_batch
 from sift_index.formats.fileinfo import FileInfo, sha256_hex
 from sift_index.formats.keyorder import KEY_DTYPE, Keys, find_positions, rising
+from sift_index.formats.location import Location
 from sift_index.formats.problems import damaged, misused
 from sift_index.formats.schema import KEYTABLE_FIELDS, keytable_schema
 from sift_index.formats.store import map_file
@@ -67,7 +68,7 @@ def keytable_bytes(columns: KeyColumns) -> bytes:
 class KeyTable:
     """An open key table: key to (pack, row), document id to keys, anchors."""
 
-    def __init__(self, path: Path, batch: pa.RecordBatch) -> None:
+    def __init__(self, path: Location, batch: pa.RecordBatch) -> None:
         """Wrap a validated batch; use `KeyTable.open`."""
         self.path = path
         flat = {f.name: _flat(batch.column(i), path) for i, f in enumerate(KEYTABLE_FIELDS)}
@@ -80,12 +81,12 @@ class KeyTable:
         self._doc_offsets, self._doc_keys = _items(flat["doc_offsets"]), _items(flat["doc_keys"])
 
     @classmethod
-    def open(cls, path: Path, info: FileInfo, packs: int | None = None) -> KeyTable:
+    def open(cls, path: Location, info: FileInfo, packs: int | None = None) -> KeyTable:
         """Map a key table and check its SHA-256, order, offsets and indices.
 
         `packs` is the length of the manifest's pack list, when known. Raises IntegrityError.
         """
-        data = map_file(path, info.bytes)
+        data = map_file(path, info.bytes, info.sha256)
         found = sha256_hex(data)
         if found != info.sha256:
             raise damaged(path, f"sha256 {info.sha256}", found)
@@ -107,7 +108,8 @@ class KeyTable:
         if len(key) != 16:
             raise misused("key", "16 bytes", len(key), "use identity.document_key")
         place: int = self._keys.searchsorted(np.frombuffer(key, _ITEM)).item()
-        if self._bytes[16 * place : 16 * place + 16] != key:
+        start = 16 * place
+        if self._bytes[start : start + 16] != key:
             return None
         return self._pack[place], self._row[place], place
 
@@ -161,9 +163,12 @@ class KeyTable:
         for place in range(len(self._ids)):
             yield self._ids[place].decode(), self._document(place)
 
-    def document_ids(self) -> Iterator[str]:
-        """Yield the document ids, sorted by their UTF-8 bytes."""
-        return (self._ids[place].decode() for place in range(len(self._ids)))
+    def document_ids(self, prefix: str = "") -> Iterator[str]:
+        """Yield the document ids that start with `prefix`, sorted by their UTF-8 bytes."""
+        start = prefix.encode("utf-8", "surrogatepass")
+        places = range(bisect_left(self._ids, start), len(self._ids))
+        found = takewhile(lambda name: name.startswith(start), map(self._ids.__getitem__, places))
+        return (name.decode() for name in found)
 
     def _document(self, place: int) -> tuple[bytes, ...]:
         start, end = self._doc_offsets[place], self._doc_offsets[place + 1]
@@ -195,7 +200,7 @@ def _one_list(field: pa.Field, values: pa.Array) -> pa.Array:
     return pa.LargeListArray.from_arrays(offsets, values).cast(field.type)
 
 
-def _flat(column: pa.Array, path: Path) -> pa.Array:
+def _flat(column: pa.Array, path: Location) -> pa.Array:
     values = column.values
     bounds = buffer_view(column.buffers()[1], "q", 2)
     if list(bounds) != [0, len(values)] or values.null_count:

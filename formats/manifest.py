@@ -218,10 +218,7 @@ def _unknown(where: object, expected: str, found: str) -> FeatureError:
 
 def _not_found(paths: IndexPaths, wanted: int | None, present: list[int]) -> IndexNotFoundError:
     name = "manifest-00000001.json or later" if wanted is None else f"version {wanted}"
-    if present:
-        found = f"versions {present[0]} to {present[-1]}"
-    else:
-        found = "a folder without manifests" if paths.root.is_dir() else "no such folder"
+    found = f"versions {present[0]} to {present[-1]}" if present else paths.absence()
     return IndexNotFoundError(
         f"{paths.root}: expected an index ({name}), found {found};"
         " check the path or run `sift-index build`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -173,43 +172,3 @@ def _mask_problem(row: DocumentMasks) -> tuple[str, str] | None:
     if la.packed.shape[:2] != ca.packed.shape[:2]:
         return f"LA of {ca.packed.shape[:2]} layers, heads as CA", f"{la.packed.shape[:2]}"
     return None
-
-
-def unchecked_mask(
-    kind: MaskKind, packed: Bytes, entries: int, granule: int, levels: int
-) -> PackedMask:
-    """Return a mask whose shape was checked before, as `PackedMask` does on every call."""
-    mask = _new(PackedMask)
-    _put_kind(mask, kind)
-    _put_packed(mask, packed)
-    _put_entries(mask, entries)
-    _put_granule(mask, granule)
-    _put_levels(mask, levels)
-    return mask
-
-
-def unchecked_row(
-    key: bytes, anchor: int | None, tokens: int, ca: PackedMask, la: PackedMask | None
-) -> DocumentMasks:
-    """Return a row whose fields were checked before, as `DocumentMasks` does on every call."""
-    row = _new(DocumentMasks)
-    _put_key(row, key)
-    _put_anchor(row, anchor)
-    _put_tokens(row, tokens)
-    _put_ca(row, ca)
-    _put_la(row, la)
-    return row
-
-
-def _setters(owner: type, *names: str) -> list[Callable[[object, object], None]]:
-    """Slots fill a frozen object in a third of the time that `object.__setattr__` takes."""
-    return [vars(owner)[name].__set__ for name in names]
-
-
-_new = object.__new__
-_put_kind, _put_packed, _put_entries, _put_granule, _put_levels = _setters(
-    PackedMask, "kind", "packed", "entries", "granule", "levels"
-)
-_put_key, _put_anchor, _put_tokens, _put_ca, _put_la = _setters(
-    DocumentMasks, "key", "anchor", "tokens", "ca", "la"
-)

@@ -15,17 +15,19 @@ from sift_index.formats.store import IndexPaths
 
 
 @contextmanager
-def conflict_when_replaced(paths: IndexPaths, base: Manifest) -> Iterator[None]:
+def conflict_when_replaced(paths: IndexPaths, base: Manifest | None) -> Iterator[None]:
     """Turn damage found by a writer on top of `base` into CommitConflictError if it came too late.
 
-    Nothing could be published after `base` any more; damage that is real is found again.
+    Nothing could be published after `base` (None: no version) any more; damage that is real is
+    found again.
     """
+    before = base.version if base else 0
     try:
         yield
     except IntegrityError as error:
-        if (current_version(paths) or 0) <= base.version:
+        if (current_version(paths) or 0) <= before:
             raise
-        version = base.version + 1
+        version = before + 1
         raise conflict(paths.manifest_path(version), version) from error
 
 

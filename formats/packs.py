@@ -7,7 +7,6 @@ another name; a committed pack cannot be damaged by a worker that was thought de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 from sift_index.formats.arrowfile import arrow_errors, buffer_view, ipc_bytes, read_batch
 from sift_index.formats.blob import (
     Codec,
+    Layout,
     RowIdentity,
     blob_checksum,
-    checked_mask,
     decode_blob,
     encode_blob,
     read_header,
@@ -28,10 +27,12 @@ from sift_index.formats.errors import IntegrityError, UsageError
 from sift_index.formats.fileinfo import PackInfo, sha256_hex
 from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.keyorder import rising
-from sift_index.formats.masks import DocumentMasks, MaskKind, PackedMask, unchecked_row
+from sift_index.formats.location import Location
+from sift_index.formats.masks import DocumentMasks, MaskKind
 from sift_index.formats.maskshape import MaskShape, check_header, promised_shape
 from sift_index.formats.problems import damaged, misused
 from sift_index.formats.residency import touch
+from sift_index.formats.rowview import BlobColumn, RowColumns, row_view
 from sift_index.formats.schema import META_BUILD, pack_schema
 from sift_index.formats.store import (
     IndexPaths,
@@ -110,9 +111,14 @@ def columns_bytes(unit: str, build_digest: str, columns: PackColumns) -> bytes:
 
 
 class Pack:
-    """An open pack: a mapped file whose rows are checked when they are first used."""
+    """An open pack: a mapped file whose rows are checked when they are first used.
 
-    def __init__(self, path: Path, info: PackInfo, data: pa.Buffer, batch: pa.RecordBatch) -> None:
+    `seen(i, key, layout)` returns a row that `row` accepted before, without checking it again.
+    """
+
+    def __init__(
+        self, path: Location, info: PackInfo, data: pa.Buffer, batch: pa.RecordBatch
+    ) -> None:
         """Wrap a validated batch; use `Pack.open`."""
         self.path, self.info, self._data, self._count = path, info, data, batch.num_rows
         self.batch = batch
@@ -122,18 +128,19 @@ class Pack:
         self._anchors = np.asarray(columns["anchor"].fill_null(0)).astype(np.uint64, copy=False)
         self._anchor_items = np.ascontiguousarray(self._anchors).data
         self._has_la = np.asarray(columns["la"].is_valid().to_numpy(zero_copy_only=False)).tobytes()
-        self._la = _Blobs(columns["la"], self._count)
-        self._ca = _Blobs(columns["ca"], self._count)
+        self._la, self._ca = (_Blobs(columns[name], self._count) for name in ("la", "ca"))
+        views = (self._anchor_items, self._tokens, self._has_la)
+        self.seen = row_view(RowColumns(*views, self._la.column, self._ca.column))
         self._verified = bytearray(self._count)
         self._check_keys(columns["anchor"])
 
     @classmethod
-    def open(cls, path: Path, info: PackInfo) -> Pack:
+    def open(cls, path: Location, info: PackInfo) -> Pack:
         """Map a pack and check size, schema, row count, offsets and key order.
 
         Raises IntegrityError naming the file, FeatureError for a newer format.
         """
-        data = map_file(path, info.bytes)
+        data = map_file(path, info.bytes, info.sha256)
         with arrow_errors(path):
             found = pa.ipc.open_file(data).schema.metadata or {}
             schema = pack_schema(info.unit, found.get(META_BUILD, b"").decode())
@@ -185,8 +192,8 @@ class Pack:
         """
         if not 0 <= i < self._count:
             raise misused(f"{self.path}: row", f"0..{self._count - 1}", i, "look the key up first")
-        if (row := self.seen(i, self.key(i))) is not None:
-            return row
+        if self._verified[i]:
+            return self.seen(i, self.key(i), self.layout(i))
         try:
             masks = self._decode(i, verify, False)
         except (IntegrityError, UsageError) as error:
@@ -195,16 +202,9 @@ class Pack:
             self._verified[i] = 1  # two threads may both check, which is harmless
         return masks
 
-    def seen(self, i: int, key: bytes) -> DocumentMasks | None:
-        """Return row i if it has this key and was found right before: then it stays right.
-
-        None where `row` has to look; nothing is checked again.
-        """
-        if i >= self._count or not self._verified[i] or self._keys[16 * i : 16 * i + 16] != key:
-            return None
-        la = self._la.checked(i) if self._has_la[i] else None
-        ca = self._ca.checked(i)
-        return unchecked_row(key, self._anchor_items[i] or None, self._tokens[i], ca, la)
+    def layout(self, i: int) -> Layout:
+        """Return what the header of row i's CA blob says."""
+        return self._ca.column.layout(i)
 
     def unpacked_bytes(self, i: int) -> int:
         """Return the bytes that decoding row i allocates: 0 where all its masks are views."""
@@ -254,15 +254,13 @@ class _Blobs:
 
     def __init__(self, column: pa.Array, count: int) -> None:
         _, offsets, data = column.buffers()
-        self._offsets = buffer_view(offsets, "q", count + 1 if count else 0)
-        self._data = buffer_view(data, "B", data.size if data is not None else 0)
-        self._array = np.frombuffer(self._data, np.uint8)
+        places = buffer_view(offsets, "q", count + 1 if count else 0)
+        view = buffer_view(data, "B", data.size if data is not None else 0)
+        self.column = BlobColumn(places, view)
 
     def __getitem__(self, i: int) -> memoryview:
-        return self._data[self._offsets[i] : self._offsets[i + 1]]
-
-    def checked(self, i: int) -> PackedMask:
-        return checked_mask(self._data, self._array, self._offsets[i], self._offsets[i + 1])
+        offsets, data = self.column
+        return data[offsets[i] : offsets[i + 1]]
 
 
 def _encode(row: DocumentMasks, codec: Codec) -> tuple[bytes | None, bytes]:

@@ -5,22 +5,25 @@ An open reader never sees another version than the one it opened, whatever write
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from sift_index.formats.errors import IndexNotFoundError, IntegrityError
 from sift_index.formats.keytable import KeyTable
+from sift_index.formats.location import RemotePath, parse_location
 from sift_index.formats.manifest import (
     Manifest,
     current_version,
     open_keytable,
     read_manifest,
+    versions,
 )
 from sift_index.formats.maskcache import MaskCache
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.packs import Pack
 from sift_index.formats.problems import damaged
 from sift_index.formats.residency import require_room
+from sift_index.formats.rowview import SeenRows
 from sift_index.formats.store import IndexPaths
 from sift_index.formats.verify import VerifyReport, verify_index
 
@@ -33,15 +36,19 @@ class IndexReader:
         self.paths, self.manifest, self.keys = paths, manifest, keys
         self._cache: MaskCache | None = None
         self._packs: list[Pack | None] = [None] * len(manifest.packs)
+        self._seen = SeenRows(len(keys))
 
     @classmethod
-    def open(cls, root: str | Path, version: int | None = None) -> IndexReader:
-        """Open the current version, or the one asked for.
+    def open(
+        cls, root: str | os.PathLike[str] | RemotePath, version: int | None = None
+    ) -> IndexReader:
+        """Open the current version, or the one asked for, at a folder or s3://bucket/prefix.
 
-        Raises IndexNotFoundError when the folder has no such version, FeatureError when it needs
-        a newer reader, IntegrityError when a file is not the one that was written.
+        Raises IndexNotFoundError when there is no such version, FeatureError when it needs a newer
+        reader, IntegrityError when a file is not the one that was written, StorageError when an
+        object store does not answer, UsageError for another kind of URL.
         """
-        paths = IndexPaths(Path(root))
+        paths = IndexPaths(parse_location(root))
         paths.require_real_folders()
         seen = current_version(paths)
         try:
@@ -66,12 +73,17 @@ class IndexReader:
         """
         if self._cache is not None and (kept := self._cache.get(key)) is not None:
             return kept
-        place = self.keys.find(key)
-        if place is None:
+        found = self.keys.find(key)
+        if found is None:
             return None
-        number, i, _ = place
+        number, i, place = found
         pack = self._packs[number] or self._open(number)
-        row = pack.seen(i, key) or self._first_use(pack, i, key, verify)
+        if known := self._seen.numbers[place]:
+            row = pack.seen(i, key, self._seen.layouts[known])
+        else:
+            row = self._first_use(pack, i, key, verify)
+            if verify:
+                self._seen.add(place, pack.layout(i))
         if self._cache is not None and verify and pack.unpacked_bytes(i):
             self._cache.add(row)
         return row
@@ -103,9 +115,9 @@ class IndexReader:
         """Return the ordered keys of a document id; () when the id is unknown."""
         return self.keys.document(doc_id)
 
-    def document_ids(self) -> Iterator[str]:
-        """Yield all document ids, sorted."""
-        return self.keys.document_ids()
+    def document_ids(self, prefix: str = "") -> Iterator[str]:
+        """Yield the document ids that start with `prefix`, sorted by their UTF-8 bytes."""
+        return self.keys.document_ids(prefix)
 
     def pin(self) -> None:
         """Map every pack now, so that this reader goes on when `gc` removes its version.
@@ -155,7 +167,7 @@ class IndexReader:
 
     def _removed(self, name: str) -> IndexNotFoundError | None:
         version = self.manifest.version
-        if self.paths.manifest_path(version).exists():
+        if version in versions(self.paths):
             return None
         return IndexNotFoundError(
             f"{self.paths.root}: expected pack {name} of version {version}, found that"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from sift_index.formats.canonical import dump_checked, load_checked
+from sift_index.formats.errors import IntegrityError
 from sift_index.formats.failures import FailedDocument
 from sift_index.formats.fields import Fields
 from sift_index.formats.fileinfo import PackInfo
+from sift_index.formats.location import Location
 from sift_index.formats.problems import damaged, misused
 from sift_index.formats.store import (
     IndexPaths,
@@ -110,14 +111,24 @@ def read_receipt(paths: IndexPaths, unit: str) -> Receipt:
 def read_receipts(paths: IndexPaths, build_digest: str | None = None) -> list[Receipt]:
     """Return all receipts sorted by unit, or those of one build.
 
-    Raises IntegrityError for a damaged receipt and for one whose pack is missing or cut.
+    Those that `gc` removes meanwhile are left out. Raises IntegrityError for a damaged receipt and
+    for one whose pack is missing or cut.
     """
     units = [name.removesuffix(".json") for name in file_names(paths.commits, ".json")]
-    receipts = [read_receipt(paths, unit) for unit in units]
+    receipts = [receipt for unit in units if (receipt := _read_if_there(paths, unit)) is not None]
     return [r for r in receipts if build_digest is None or r.build_digest == build_digest]
 
 
-def _check_pack(paths: IndexPaths, receipt: Receipt, where: Path) -> None:
+def _read_if_there(paths: IndexPaths, unit: str) -> Receipt | None:
+    try:
+        return read_receipt(paths, unit)
+    except IntegrityError:
+        if paths.receipt_path(unit).name in file_names(paths.commits, ".json"):
+            raise
+        return None  # gc removed it, and then its pack, after it was listed
+
+
+def _check_pack(paths: IndexPaths, receipt: Receipt, where: Location) -> None:
     path = paths.pack_path(receipt.pack.name)
     size = regular_size(path)
     if size != receipt.pack.bytes:

@@ -46,6 +46,10 @@ def staged_folder(path: Path) -> Iterator[Path]:
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise _taken(path.resolve())
+    if os.path.ismount(path):
+        raise misused(
+            path.resolve(), "a folder that can be replaced", "a mount point", "name a folder in it"
+        )
     path = path.resolve()  # the parent of `.` is the folder above, and no link is replaced
     with _temporary(path) as temp:
         temp.mkdir()

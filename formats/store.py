@@ -1,87 +1,106 @@
-"""The only module that writes to an index: where files lie and how they appear, whole or not.
+"""Where the files of an index lie, and the only way to them: by name, whole or not at all.
 
-A file becomes visible by a hard link, which fails when the name exists: nothing that another
-process may have mapped is ever replaced, and the first writer of a name wins.
+Nothing else in the format touches a disk or an object store. A path says where it lies; what has
+to happen there is for `local` or `remote` to know.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import secrets
-import shutil
-import stat
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
-from sift_index.formats.errors import IntegrityError
-from sift_index.formats.problems import cannot_remove, cannot_write, damaged, unreadable
+from sift_index.formats.local import LocalStorage
+from sift_index.formats.location import Location, RemotePath
+from sift_index.formats.problems import damaged
+from sift_index.formats.remote import RemoteStorage
+from sift_index.formats.storage import MAX_JSON_BYTES, TEMP_PREFIX, Place, Storage
 
-TEMP_PREFIX = ".tmp-"
-MAX_JSON_BYTES = 1 << 28
+__all__ = ["MAX_JSON_BYTES", "TEMP_PREFIX", "IndexPaths", "plain_name", "write_if_absent"]
+
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
+_LOCAL, _REMOTE = LocalStorage(), RemoteStorage()
+
+
+def storage_of(path: Location) -> Storage:
+    """Return what answers for a path."""
+    return _REMOTE if isinstance(path, RemotePath) else _LOCAL
 
 
 @dataclass(frozen=True)
 class IndexPaths:
-    """Names of everything inside one index folder."""
+    """Names of everything inside one index: below a folder, or a prefix of an object store."""
 
-    root: Path
+    root: Place
 
     @property
-    def packs(self) -> Path:
+    def packs(self) -> Place:
         """Folder of the packs."""
         return self.root / "packs"
 
     @property
-    def commits(self) -> Path:
+    def commits(self) -> Place:
         """Folder of the receipts."""
         return self.root / "commits"
 
     @property
-    def failed(self) -> Path:
+    def failed(self) -> Place:
         """Folder of the documents that cannot be indexed."""
         return self.root / "failed"
 
     @property
-    def probes(self) -> Path:
+    def probes(self) -> Place:
         """Folder of the probe texts that were taken from the corpus; no reader needs it."""
         return self.root / "probes"
 
-    def manifest_path(self, version: int) -> Path:
+    def manifest_path(self, version: int) -> Place:
         """Return the path of one version's manifest."""
         return self.root / f"manifest-{version:08d}.json"
 
-    def keytable_path(self, version: int) -> Path:
+    def keytable_path(self, version: int) -> Place:
         """Return the path of one version's key table."""
         return self.root / f"keys-{version:08d}.arrow"
 
-    def pack_path(self, name: str) -> Path:
+    def pack_path(self, name: str) -> Place:
         """Return the path of a pack; raise IntegrityError unless it is a plain file name."""
         return self.packs / plain_name(name, self.packs)
 
-    def receipt_path(self, unit: str) -> Path:
+    def receipt_path(self, unit: str) -> Place:
         """Return the path of a unit's receipt; raise IntegrityError unless `unit` is plain."""
         return self.commits / f"{plain_name(unit, self.commits)}.json"
 
     def require_real_folders(self) -> None:
         """Raise IntegrityError when a folder inside the index is a link to somewhere else."""
-        for folder in (self.packs, self.commits, self.failed):
-            if folder.is_symlink():
-                raise IntegrityError(
-                    f"{folder}: expected a folder, found a link; replace the link by the folder"
-                    " it stands for"
-                )
+        storage_of(self.root).require_real_folders((self.packs, self.commits, self.failed))
 
     def create(self) -> None:
-        """Make the folders; raise BuildError when the file system refuses."""
-        for folder in (self.packs, self.commits, self.failed):
-            _make_folder(folder)
+        """Make the folders; raise BuildError when the file system refuses.
+
+        StorageError for a bucket that is not there.
+        """
+        storage_of(self.root).create(self.root, (self.packs, self.commits, self.failed))
+
+    def name_of(self, path: Location) -> str:
+        """Return the name of a file inside the index, such as `packs/x.arrow`."""
+        return str(path)[len(str(self.root)) :].replace(os.sep, "/").lstrip("/")
+
+    def absence(self) -> str:
+        """Say what is there instead of an index."""
+        return storage_of(self.root).absence(self.root)
+
+    def leftovers(self) -> list[Location]:
+        """Return temporary files and folders, without what lies in the latter."""
+        folders = (self.root, self.packs, self.commits, self.failed)
+        found = ((folder, storage_of(folder).names(folder)) for folder in folders)
+        return [
+            folder / name
+            for folder, names in found
+            for name in sorted(names)
+            if name.startswith(TEMP_PREFIX)
+        ]
 
 
 def plain_name(name: str, where: object) -> str:
@@ -95,185 +114,84 @@ def plain_name(name: str, where: object) -> str:
     return name
 
 
-def write_if_absent(path: Path, data: bytes) -> bool:
+def write_if_absent(path: Location, data: bytes) -> bool:
     """Publish `data` under `path` unless the name exists; say whether this call did it.
 
-    The file appears whole and synced or not at all. Raises BuildError on OSError.
+    The file appears whole and synced or not at all. Raises BuildError or StorageError.
     """
-    try:
-        temp = _write_temp(path.parent, data)
-        try:
-            os.link(temp, path)
-        except FileExistsError:
-            return False
-        finally:
-            os.unlink(temp)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    return True
+    return storage_of(path).put_if_absent(path, data)
 
 
-def write_folder_if_absent(folder: Path, files: Mapping[str, bytes]) -> bool:
+def write_folder_if_absent(folder: Location, files: Mapping[str, bytes]) -> bool:
     """Publish a folder of small files under plain names; say whether this call did it.
 
     It appears whole or not at all, and never beside files of another writer: what must agree must
-    not come from two. An empty folder counts as absent. Raises BuildError on OSError.
+    not come from two. An empty folder counts as absent. Raises BuildError, or UsageError in an
+    object store, where several objects cannot appear at once.
     """
-    temp = folder.parent / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
-    try:
-        temp.mkdir(parents=True)
-        for name, data in files.items():
-            write_if_absent(temp / plain_name(name, folder), data)
-        os.rename(temp, folder)
-        _sync_folder(folder.parent)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            return False
-        raise cannot_write(folder, error) from error
-    finally:
-        shutil.rmtree(temp, ignore_errors=True)
-    return True
+    for name in files:
+        plain_name(name, folder)
+    return storage_of(folder).put_folder_if_absent(folder, files)
 
 
-def replace_atomically(path: Path, data: bytes) -> None:
+def replace_atomically(path: Location, data: bytes) -> None:
     """Write or replace a small file that nobody maps (failed/*.json only).
 
-    Raises BuildError on OSError.
+    Raises BuildError or StorageError.
     """
-    try:
-        temp = _write_temp(path.parent, data)
-        try:
-            os.replace(temp, path)
-        except OSError:
-            os.unlink(temp)
-            raise
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    storage_of(path).replace(path, data)
 
 
-def freshen(path: Path) -> bool:
+def freshen(path: Location) -> bool:
     """Mark a file that is used again as young, for `gc` to keep; False when it is gone.
 
-    Raises BuildError on another OSError.
+    Raises BuildError or StorageError.
     """
-    try:
-        os.utime(path)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    return True
+    return storage_of(path).freshen(path)
 
 
-def remove_all(found: Sequence[Path]) -> None:
+def remove_all(found: Sequence[Location]) -> None:
     """Remove files, and temporary folders, in this order; what is gone already is no error.
 
     Folders are synced at the end: a crash later on does not bring back what was removed. Raises
-    BuildError on OSError.
+    BuildError or StorageError.
     """
-    for path in found:
-        try:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                os.unlink(path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise cannot_remove(path, error) from error
-    for folder in sorted({path.parent for path in found}):
-        with suppress(FileNotFoundError):  # a temporary folder goes with what it held
-            _sync_folder(folder)
+    if found:
+        storage_of(found[0]).remove(found)
 
 
-def read_file(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
+def read_file(path: Location, limit: int = MAX_JSON_BYTES) -> bytes:
     """Return the bytes of a regular file of at most `limit` bytes, or raise IntegrityError."""
-    size = regular_size(path)
-    if size > limit:
-        raise damaged(path, f"at most {limit} bytes", size)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, "a readable file", error) from error
+    return storage_of(path).read(path, limit)
 
 
-def map_file(path: Path, size: int) -> pa.Buffer:
-    """Map a regular file of exactly `size` bytes read-only; all processes share one copy.
+def map_file(path: Location, size: int, sha256: str) -> pa.Buffer:
+    """Map a file of exactly `size` bytes read-only; all processes share one copy.
 
-    The descriptor is closed at once (the mapping stays), because an index may have more packs
-    than a process may have open files. Raises IntegrityError.
+    Of an object a local copy is mapped, whose SHA-256 is checked; a file's is left to who needs
+    it. Raises IntegrityError.
     """
-    found = regular_size(path)
-    if found != size or not size:
-        raise damaged(path, f"{size} bytes", found)
-    try:
-        with pa.memory_map(str(path)) as source:
-            return source.read_buffer()
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(path, "a file that can be mapped", error) from error
+    return storage_of(path).map(path, size, sha256)
 
 
-def regular_size(path: Path) -> int:
+def refetch(path: Location, size: int, sha256: str) -> None:
+    """Let the next `map_file` see what is stored now: copies of objects are fetched again."""
+    storage_of(path).refetch(path, size, sha256)
+
+
+def regular_size(path: Location) -> int:
     """Return the size of a regular file; raise IntegrityError for none, or a link or folder."""
-    try:
-        status = path.lstat()
-    except OSError as error:
-        raise unreadable(path, "a file", error) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise IntegrityError(
-            f"{path}: expected a regular file, found {stat.filemode(status.st_mode)};"
-            " replace the link by the file it stands for"
-        )
-    return status.st_size
+    return storage_of(path).size(path)
 
 
-def require_size(path: Path, size: int) -> None:
+def require_size(path: Location, size: int) -> None:
     """Raise IntegrityError unless `path` is a regular file of `size` bytes."""
     found = regular_size(path)
     if found != size:
         raise damaged(path, f"{size} bytes", found)
 
 
-def file_names(folder: Path, suffix: str) -> list[str]:
+def file_names(folder: Location, suffix: str) -> list[str]:
     """Return the sorted names in `folder` with `suffix`, without leftover temporary files."""
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise unreadable(folder, "a readable folder", error) from error
+    names = storage_of(folder).names(folder)
     return sorted(n for n in names if n.endswith(suffix) and not n.startswith(TEMP_PREFIX))
-
-
-def _write_temp(folder: Path, data: bytes) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    temp = folder / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
-    # Not tempfile: its mode 0600 would hide the index from other users whatever the umask says.
-    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temp)
-        raise
-    return temp
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -16,11 +15,12 @@ from sift_index.formats.failures import read_failure
 from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.keytable import KeyTable
+from sift_index.formats.location import Location
 from sift_index.formats.manifest import Manifest, open_keytable, read_manifest, versions
 from sift_index.formats.packs import Pack
 from sift_index.formats.problems import damaged
 from sift_index.formats.receipts import Receipt, read_receipt
-from sift_index.formats.store import TEMP_PREFIX, IndexPaths, file_names, regular_size
+from sift_index.formats.store import IndexPaths, file_names, refetch, regular_size
 
 _Result = TypeVar("_Result")
 
@@ -84,7 +84,7 @@ def _verify_version(walk: _Walk, version: int) -> VerifyReport:
     return replace(walk.report(), garbage=())
 
 
-def find_garbage(paths: IndexPaths) -> list[Path]:
+def find_garbage(paths: IndexPaths) -> list[Location]:
     """Return files that no readable manifest or receipt names: losers' packs, cut attempts."""
     return [paths.root / name for name in verify_index(paths, full=False).garbage]
 
@@ -95,12 +95,12 @@ class _Walk:
 
     paths: IndexPaths
     full: bool
-    seen: set[Path] = field(default_factory=set)
+    seen: set[Location] = field(default_factory=set)
     packs: dict[PackInfo, Pack | None] = field(default_factory=dict)
     problems: list[FormatError] = field(default_factory=list)
     rows: int = 0
 
-    def attempt(self, path: Path, check: Callable[[], _Result]) -> _Result | None:
+    def attempt(self, path: Location, check: Callable[[], _Result]) -> _Result | None:
         self.seen.add(path)
         try:
             return check()
@@ -118,13 +118,18 @@ class _Walk:
                 self.attempt(receipt, partial(regular_size, receipt))
         packs = [self.pack(info, manifest.fingerprint) for info in manifest.packs]
         path = self.paths.root / manifest.key_table.name
-        table = self.attempt(path, lambda: open_keytable(self.paths, manifest))
+        table = self.attempt(path, lambda: self._table(path, manifest))
         if table is not None:
             self.attempt(path, lambda: check_locations(table, packs))
             if all(pack is not None for pack in packs):
                 self.attempt(where, lambda: _check_tokens(manifest, table, packs, where))
 
-    def receipt(self, receipt: Receipt, where: Path) -> None:
+    def _table(self, path: Location, manifest: Manifest) -> KeyTable:
+        if self.full:
+            refetch(path, manifest.key_table.bytes, manifest.key_table.sha256)
+        return open_keytable(self.paths, manifest)
+
+    def receipt(self, receipt: Receipt, where: Location) -> None:
         pack = self.pack(receipt.pack)
         if pack is not None:
             self.attempt(where, lambda: _check_receipt(receipt, pack, where))
@@ -135,7 +140,9 @@ class _Walk:
             self.packs[info] = self.attempt(path, lambda: self._open(path, info, fingerprint))
         return self.packs[info]
 
-    def _open(self, path: Path, info: PackInfo, fingerprint: Fingerprint | None) -> Pack:
+    def _open(self, path: Location, info: PackInfo, fingerprint: Fingerprint | None) -> Pack:
+        if self.full:
+            refetch(path, info.bytes, info.sha256)
         pack = Pack.open(path, info)
         self.rows += len(pack)
         if fingerprint is not None:
@@ -145,11 +152,11 @@ class _Walk:
         return pack
 
     def report(self) -> VerifyReport:
-        files = sorted(path for path in self.seen if path.is_file())
-        size = sum(path.stat().st_size for path in files)
-        used = {str(path.relative_to(self.paths.root)) for path in files}
-        garbage = tuple(name for name in _present(self.paths) if name not in used)
-        return VerifyReport(len(files), size, self.rows, tuple(self.problems), garbage)
+        found = {self.paths.name_of(path): _size(path) for path in self.seen}
+        sizes = {name: size for name, size in found.items() if size is not None}
+        garbage = tuple(name for name in _present(self.paths) if name not in sizes)
+        total = sum(sizes.values())
+        return VerifyReport(len(sizes), total, self.rows, tuple(self.problems), garbage)
 
 
 def check_locations(table: KeyTable, packs: Sequence[Pack | None]) -> None:
@@ -176,7 +183,7 @@ def _check_pack(
 
 
 def _check_tokens(
-    manifest: Manifest, table: KeyTable, packs: Sequence[Pack | None], where: Path
+    manifest: Manifest, table: KeyTable, packs: Sequence[Pack | None], where: Location
 ) -> None:
     number, row = table.locations()
     counts = [pack.tokens() for pack in packs if pack is not None]
@@ -189,7 +196,7 @@ def _check_tokens(
         raise damaged(where, f"{found} tokens of the keys in its table", manifest.counts.tokens)
 
 
-def _check_receipt(receipt: Receipt, pack: Pack, where: Path) -> None:
+def _check_receipt(receipt: Receipt, pack: Pack, where: Location) -> None:
     if [pack.key(i).hex() for i in range(len(pack))] != sorted(receipt.keys):
         raise damaged(where, f"the keys of {pack.path.name}", "others")
     found = (receipt.build_digest, receipt.tokens)
@@ -199,9 +206,18 @@ def _check_receipt(receipt: Receipt, pack: Pack, where: Path) -> None:
 
 def _present(paths: IndexPaths) -> list[str]:
     """Return every file of the index folder that this format could have written, sorted."""
-    found = [*paths.root.glob("keys-*.arrow"), *paths.packs.glob("*.arrow")]
-    found += paths.root.rglob(f"{TEMP_PREFIX}*")
-    return sorted(str(path.relative_to(paths.root)) for path in found)
+    tables = (name for name in file_names(paths.root, ".arrow") if name.startswith("keys-"))
+    packs = (paths.packs / name for name in file_names(paths.packs, ".arrow"))
+    found = [*(paths.root / name for name in tables), *packs, *paths.leftovers()]
+    return sorted(map(paths.name_of, found))
+
+
+def _size(path: Location) -> int | None:
+    """Return the bytes of a regular file, None for anything else."""
+    try:
+        return regular_size(path)
+    except IntegrityError:
+        return None
 
 
 def _manifest(paths: IndexPaths, version: int | None) -> Callable[[], Manifest]:

@@ -15,6 +15,7 @@ from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.fingerprint import Fingerprint, require_same_build
 from sift_index.formats.keytable import KeyTable
 from sift_index.formats.manifest import Manifest, open_keytable, require_writable
+from sift_index.formats.meanwhile import conflict_when_replaced
 from sift_index.formats.merge import (
     Documents,
     Offer,
@@ -47,10 +48,23 @@ def publish(
     before add nothing but rows of deleted documents that `documents` names again. `quality` is
     written as given: whether the previous version's still holds is for the caller to know. Raises
     FingerprintMismatchError for another build, UsageError for a document with an unknown key,
-    CommitConflictError when the version exists, IntegrityError for a damaged pack, BuildError
+    CommitConflictError when another writer was first, IntegrityError for a damaged pack, BuildError
     when a file cannot be written.
     """
     _check_build(fingerprint, receipts, previous)
+    with conflict_when_replaced(paths, previous):
+        draft = _draft(paths, fingerprint, receipts, documents, previous, quality)
+    return publish_draft(paths, draft, previous, writer=writer, created=created)
+
+
+def _draft(
+    paths: IndexPaths,
+    fingerprint: Fingerprint,
+    receipts: Sequence[Receipt],
+    documents: Documents,
+    previous: Manifest | None,
+    quality: Mapping[str, Any] | None,
+) -> Draft:
     table = open_keytable(paths, previous) if previous else None
     known = previous.packs if previous else ()
     units = previous.units if previous else ()
@@ -59,7 +73,7 @@ def publish(
     added = _added(offers, known)
     packs = (*known, *added)
     rows = merge_rows(collect_rows(paths, offers, packs, table))
-    draft = Draft(
+    return Draft(
         fingerprint=fingerprint,
         packs=packs,
         columns=table_columns(rows, merge_documents(table, documents)),
@@ -67,7 +81,6 @@ def publish(
         units=(*units, *(pack.unit for pack in added if pack.unit not in before)),
         quality=quality,
     )
-    return publish_draft(paths, draft, previous, writer=writer, created=created)
 
 
 def _check_build(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sift_index.errors import CommitConflictError, UsageError
+from sift_index.formats.location import anchored
 from sift_index.formats.store import IndexPaths
 from sift_index.models.geometry import geometry_of
 from sift_index.models.loading import load_config, load_tokenizer, model_label
@@ -42,7 +43,7 @@ def run_build(config: BuildConfig, progress: BuildProgress | None = None) -> Bui
     FingerprintMismatchError when the output holds another build, BuildError when a build cannot
     go on. A single bad document never raises: it is in the summary and under failed/.
     """
-    config = _anchored(config)
+    config = anchored_config(config)
     rules = document_rules(config)
     reader = open_corpus(config.corpus, config.text_field, config.id_field)
     with ray_session(config.address), progress or build_progress() as shown:
@@ -133,8 +134,8 @@ def document_rules(config: BuildConfig) -> DocumentRules:
     return DocumentRules(config.model, template, longest, config.long)
 
 
-def _anchored(config: BuildConfig) -> BuildConfig:
+def anchored_config(config: BuildConfig) -> BuildConfig:
     """Make paths absolute: workers have another current folder than the driver."""
     local = config.model not in preset_names() and Path(config.model).is_dir()
     model = os.path.abspath(config.model) if local else config.model
-    return replace(config, output=Path(os.path.abspath(config.output)), model=model)
+    return replace(config, output=anchored(config.output), model=model)

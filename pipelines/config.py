@@ -5,6 +5,8 @@ from pathlib import Path
 
 from sift_index.errors import UsageError
 from sift_index.formats.blob import Codec
+from sift_index.formats.location import Location
+from sift_index.selection.batches import BATCH_TOKENS
 from sift_index.selection.policy import Policy, load_policy
 from sift_index.selection.quality import Quality
 
@@ -16,14 +18,15 @@ CODECS = {"raw": Codec.RAW, "zstd": Codec.ZSTD}
 class BuildConfig:
     """One build: corpus, model, rule and the numbers that cut the work.
 
-    `unit_tokens` is the token budget of a unit and `threads` the CPU threads of a worker: both
-    belong to the configuration, never to the machine, because byte-identical packs depend on
-    them. `max_tokens` caps a document's length (None: the model's context). `quality` are the
-    policy file's measurements; the one of this model goes into the manifest.
+    `unit_tokens` is the token budget of a unit, `batch_tokens` that of a forward pass and `threads`
+    the CPU threads of a worker: they belong to the configuration, never to the machine, because
+    byte-identical packs depend on them. `max_tokens` caps a document's length (None: the model's
+    context). `quality` are the policy file's measurements; the one of this model goes into the
+    manifest.
     """
 
     corpus: Path
-    output: Path
+    output: Location
     model: str
     policy: Policy = field(default_factory=lambda: load_policy("probe"))
     quality: tuple[Quality, ...] = ()
@@ -38,6 +41,7 @@ class BuildConfig:
     max_tokens: int | None = None
     codec: str = "raw"
     unit_tokens: int = 16384
+    batch_tokens: int = BATCH_TOKENS
     workers: int | None = None
     threads: int = 2
     address: str | None = None
@@ -47,7 +51,7 @@ class BuildConfig:
             raise UsageError(f"expected long of {', '.join(LONG_CHOICES)}, found {self.long!r}")
         if self.codec not in CODECS:
             raise UsageError(f"expected codec of {', '.join(CODECS)}, found {self.codec!r}")
-        for name in ("unit_tokens", "workers", "threads", "max_tokens"):
+        for name in ("unit_tokens", "batch_tokens", "workers", "threads", "max_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"expected {name} of at least 1, found {value}")

@@ -12,10 +12,11 @@ from sift_index.formats.fingerprint import Fingerprint, require_same_build
 from sift_index.pipelines.cluster import worker_count, worker_resources
 from sift_index.pipelines.config import BuildConfig
 from sift_index.pipelines.corpus import CorpusReader
-from sift_index.pipelines.documents import DocumentRules
+from sift_index.pipelines.documents import DocumentRules, Piece
+from sift_index.pipelines.measurement import Sample, mean_sample
 from sift_index.pipelines.planner import Unit
 from sift_index.pipelines.progress import BuildProgress
-from sift_index.pipelines.runner import RunResult, UnitRunner
+from sift_index.pipelines.runner import UNITS_IN_FLIGHT, RunResult, UnitRunner
 from sift_index.pipelines.worker import BuildWorker
 
 
@@ -30,7 +31,8 @@ class Crew:
         self._config = config
         self._reader = reader
         self._rules = rules
-        self._remote = ray.remote(BuildWorker).options(**worker_resources(config, config.device))
+        resources = worker_resources(config, config.device)
+        self._remote = ray.remote(BuildWorker).options(max_concurrency=UNITS_IN_FLIGHT, **resources)
         self._workers: list[Any] = []
 
     def __enter__(self) -> "Crew":
@@ -55,10 +57,7 @@ class Crew:
         """Run units on as many workers as there is work for."""
         if not units:
             return RunResult()
-        count = worker_count(self._config, self._config.device, len(units))
-        self._workers += [self._start() for _ in range(count - len(self._workers))]
-        for found in self._ask(self._workers):
-            require_same_build(self.fingerprint, found)
+        self.hire(worker_count(self._config, self._config.device, len(units)))
         runner = UnitRunner(
             start_worker=self._start,
             workers=self._workers,
@@ -68,18 +67,33 @@ class Crew:
         )
         return runner.run(units)
 
+    def hire(self, count: int) -> None:
+        """Have this many workers that would build the same."""
+        self._workers += [self._start() for _ in range(count - len(self._workers))]
+        for found in self._ask(self._workers):
+            require_same_build(self.fingerprint, found)
+
+    def measure(self, samples: Sequence[Sequence[Piece]]) -> list[Sample]:
+        """Let all workers measure the same samples at once; return each sample's mean."""
+        found = self._answers([worker.measure.remote(samples) for worker in self._workers])
+        return [mean_sample(of_one) for of_one in zip(*found, strict=True)]
+
     def _start(self) -> Any:
         return self._remote.remote(self._config, self._reader, self._rules)
 
     def _ask(self, workers: Sequence[Any]) -> list[Fingerprint]:
-        """Return the workers' fingerprints; their errors come out as what they are."""
+        """Return the workers' fingerprints; the first call loads the model."""
+        return self._answers([worker.fingerprint.remote() for worker in workers])
+
+    def _answers(self, references: Sequence[Any]) -> list[Any]:
+        """Return what workers answer; their errors come out as what they are."""
         try:
-            found: list[Fingerprint] = ray.get([worker.fingerprint.remote() for worker in workers])
+            found: list[Any] = ray.get(list(references))
         except RayTaskError as error:
             raise error.cause from None
         except RayError as death:
             raise BuildError(
-                f"a worker died while loading model {self._config.model}: {death}; is there "
-                "enough memory for the model in every worker? Try --workers 1"
+                f"a worker died while loading or measuring model {self._config.model}: {death}; "
+                "is there enough memory for the model in every worker? Try --workers 1"
             ) from death
         return found

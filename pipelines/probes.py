@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from sift_index.errors import DocumentError, FingerprintMismatchError
+from sift_index.errors import DocumentError, FingerprintMismatchError, UsageError
 from sift_index.formats.canonical import canonical_bytes
+from sift_index.formats.location import RemotePath
 from sift_index.formats.manifest import current_version, read_manifest
-from sift_index.formats.store import IndexPaths, write_folder_if_absent
+from sift_index.formats.store import IndexPaths, file_names, write_folder_if_absent
 from sift_index.pipelines.config import BuildConfig
 from sift_index.pipelines.corpus import CorpusReader
 from sift_index.pipelines.documents import DocumentRules, prompt_writer
@@ -36,8 +37,14 @@ def with_probes(
     policy = config.policy
     if not isinstance(policy, ProbePolicy) or policy.probe_source != CORPUS:
         return config
+    if isinstance(config.output, RemotePath):
+        raise UsageError(
+            f"{config.output}: expected a folder, where texts of the corpus are kept and workers "
+            "read them, found an object store; build into a folder and upload it, or give the "
+            "policy a folder of texts"
+        )
     paths = IndexPaths(config.output)
-    if not any(paths.probes.glob("*.txt")):
+    if not file_names(paths.probes, ".txt"):
         probes = sample_probes(_documents(reader), partial(_tokens, rules), policy)
         _require_same_probes(paths, probes)
         write_folder_if_absent(paths.probes, _files(probes))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sift_index.errors import BuildError
 from sift_index.formats.fingerprint import Fingerprint, require_same_build
 from sift_index.formats.manifest import Manifest, current_version
+from sift_index.formats.meanwhile import conflict_when_replaced
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import Receipt, read_receipts
 from sift_index.formats.store import IndexPaths, require_size
@@ -36,13 +37,15 @@ class Held:
 def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
     """Read what is there; refuse a folder that holds another build, or a version with packs lost.
 
-    Raises FingerprintMismatchError, BuildError, IntegrityError.
+    Raises FingerprintMismatchError, BuildError, IntegrityError, CommitConflictError when another
+    writer's version replaced this one meanwhile.
     """
     reader = IndexReader.open(paths.root) if current_version(paths) else None
     if reader is not None:
         require_same_build(reader.manifest.fingerprint, fingerprint)
-        for pack in reader.manifest.packs:
-            require_size(paths.pack_path(pack.name), pack.bytes)
+        with conflict_when_replaced(paths, reader.manifest):
+            for pack in reader.manifest.packs:
+                require_size(paths.pack_path(pack.name), pack.bytes)
     published = set() if reader is None else set(reader.manifest.units)
     receipts = [receipt for receipt in read_receipts(paths) if receipt.unit not in published]
     others = {receipt.build_digest for receipt in receipts} - {fingerprint.build_digest}

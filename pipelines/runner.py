@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from sift_index.errors import BuildError, FormatError, UsageError
+from sift_index.errors import BuildError, FormatError, StorageError, UsageError
 from sift_index.formats.failures import FailedDocument
 from sift_index.formats.receipts import Receipt
 from sift_index.pipelines.planner import Unit
@@ -23,8 +23,8 @@ ATTEMPTS = 3
 # Isolating a document that kills its worker takes three deaths a halving.
 DEATHS_IN_A_ROW = 30
 UNITS_IN_FLIGHT = 2
-# Errors that another try cannot cure: a full disk, a damaged index, a wrong setting.
-FATAL = (BuildError, FormatError, UsageError)
+# Errors that another try cannot cure: a full disk, a damaged index, a store that stays silent.
+FATAL = (BuildError, FormatError, StorageError, UsageError)
 
 
 @dataclass

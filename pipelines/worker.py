@@ -1,12 +1,17 @@
 """The worker: one model, units in, committed packs out. Only receipts and failures travel back.
 
-A plain class; the driver turns it into a Ray actor, tests run it as it is.
+A plain class; the driver turns it into a Ray actor, tests run it as it is. The actor works on two
+units at once in two threads that take turns on the device: while one computes, the other reads and
+tokenises its documents, or compresses and writes its pack.
 """
 
 import socket
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 
 import torch
 
@@ -24,9 +29,17 @@ from sift_index.models.quiet import quiet_transformers
 from sift_index.pipelines.config import CODECS, BuildConfig
 from sift_index.pipelines.corpus import CorpusReader
 from sift_index.pipelines.documents import DocumentRules, Piece, read_pieces
+from sift_index.pipelines.measurement import Sample, measure
 from sift_index.pipelines.planner import Unit, unit_id
 from sift_index.prompts import PromptWriter
+from sift_index.selection.batches import launch_batches
+from sift_index.selection.extraction import Extraction
 from sift_index.selection.extractor import Extractor
+
+TOO_BIG = (
+    "{} tokens do not fit in the memory of the device beside the model; split documents at fewer "
+    "tokens with --max-tokens"
+)
 
 
 @dataclass(frozen=True)
@@ -49,10 +62,13 @@ class BuildWorker:
         self._reader = reader
         self._rules = rules
         self._paths = IndexPaths(config.output)
+        self._device = threading.Lock()
 
     def fingerprint(self) -> Fingerprint:
         """Load the model and say what this worker would build: all workers must agree."""
-        return self._fingerprint
+        with self._device:
+            torch.set_num_threads(self._config.threads)
+            return self._fingerprint
 
     def run_unit(self, unit: Unit) -> UnitOutcome:
         """Index a unit and commit it; the receipt is the one on disk, an earlier one if it lost.
@@ -62,25 +78,66 @@ class BuildWorker:
         """
         if earlier := reuse_receipt(self._paths, unit.id):
             return UnitOutcome(earlier)
-        started = time.monotonic()
-        rows: list[DocumentMasks] = []
-        done: list[Piece] = []
-        failed: list[FailedDocument] = []
-        for piece in unit.pieces:
-            try:
-                rows.append(self._extractor.extract(self._ids(piece)))
-                done.append(piece)
-            except DocumentError as problem:
-                failed.append(FailedDocument(self._reader.source(piece.location), str(problem)))
+        done, documents, failed = self._read(unit)
+        started, rows = time.monotonic(), list[DocumentMasks]()
+        for pieces, extraction in self._launch(done, documents):
+            if extraction is not None:
+                rows += extraction.result()
+                continue
+            done = [piece for piece in done if piece not in pieces]
+            failed += [self._failure(piece, TOO_BIG.format(piece.tokens)) for piece in pieces]
         if not rows:
             return UnitOutcome(None, tuple(failed))
         name = unit_id(done, self._fingerprint.build_digest) if failed else unit.id
         receipt = self._commit(name, rows, failed, time.monotonic() - started)
         return UnitOutcome(receipt, tuple(failed))
 
+    def _read(self, unit: Unit) -> tuple[list[Piece], list[Sequence[int]], list[FailedDocument]]:
+        """Return the pieces that can still be read, with their token ids, and what cannot."""
+        done: list[Piece] = []
+        documents: list[Sequence[int]] = []
+        failed: list[FailedDocument] = []
+        for piece in unit.pieces:
+            try:
+                documents.append(self._ids(piece))
+                done.append(piece)
+            except DocumentError as problem:
+                failed.append(self._failure(piece, str(problem)))
+        return done, documents, failed
+
+    def _launch(
+        self, pieces: Sequence[Piece], documents: Sequence[Sequence[int]]
+    ) -> list[tuple[Sequence[Piece], Extraction | None]]:
+        """Start all batches of a unit; on a GPU they are done when their results are asked for."""
+        with self._device:
+            # A setting of the calling thread, and results depend on it.
+            torch.set_num_threads(self._config.threads)
+            launched = list(launch_batches(self._extractor, documents, self._config.batch_tokens))
+        left = iter(pieces)
+        return [(list(islice(left, len(batch))), extraction) for batch, extraction in launched]
+
+    def _failure(self, piece: Piece, reason: str) -> FailedDocument:
+        return FailedDocument(self._reader.source(piece.location), reason)
+
+    def measure(self, samples: Sequence[Sequence[Piece]]) -> list[Sample]:
+        """Extract samples of documents for the time they take; nothing is committed.
+
+        One document runs in front, for what happens only once. Documents that fail do not count.
+        """
+        codec = CODECS[self._config.codec]
+        found = [
+            measure(partial(self._sampled, pieces), codec)
+            for pieces in [*_first(samples), *samples]
+        ]
+        return [sample for sample in found[1:] if sample.tokens]
+
+    def _sampled(self, pieces: Sequence[Piece]) -> list[DocumentMasks]:
+        done, documents, _ = self._read(Unit("", tuple(pieces)))
+        launched = self._launch(done, documents)
+        return [row for _, found in launched if found is not None for row in found.result()]
+
     @cached_property
     def _loaded(self) -> LoadedModel:
-        torch.set_num_threads(self._config.threads)
         quiet_transformers()
         loaded = load_model(self._config.model, self._config.dtype, self._config.device)
         return replace(loaded, prompt=self._rules.template)
@@ -136,3 +193,7 @@ class BuildWorker:
                 "ones; run the same command again to index it as it is now"
             )
         return ids
+
+
+def _first(samples: Sequence[Sequence[Piece]]) -> list[Sequence[Piece]]:
+    return [sample[:1] for sample in samples[:1]]

@@ -18,8 +18,10 @@ _EXPORTS: dict[str, str] = {
     "SiftIndex": "sift_index.runtime.index",
     "SiftWarning": "sift_index.errors",
     "batch_inputs": "sift_index.adapters.transformers",
+    "compiled_pieces": "sift_index.adapters.compiled",
     "load_model": "sift_index.models.loading",
     "sift_attention": "sift_index.adapters.transformers",
+    "sift_generate": "sift_index.adapters.transformers",
 }
 
 __all__ = ["__version__", *_EXPORTS]

@@ -1,7 +1,7 @@
 """What identifies a model and a build: the values behind the three fingerprint grades."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 
 from sift_index.errors import IntegrityError
 from sift_index.formats.fingerprint import Fingerprint
+from sift_index.formats.identity import TokenIds
 from sift_index.kernels.api import TILE, MaskLayout
 from sift_index.models.digests import tokenizer_digest, weights_digest
 from sift_index.models.geometry import geometry_of, rope_identity
@@ -72,7 +73,7 @@ def served_fingerprint(expected: Fingerprint, model: Any, tokenizer: Any | None)
     return Fingerprint(expected.build, serve_identity(model, layout_from(expected.serve)), advisory)
 
 
-def prefix_digest(ids: Sequence[int]) -> str:
+def prefix_digest(ids: TokenIds) -> str:
     """Return the hex digest of a prefix's token ids."""
     data = np.asarray(ids, dtype="<u4").tobytes()
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,12 +1,18 @@
 """`sift-index build`: a corpus in, an index out; the same command resumes and extends."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sift_index.cli.frame import FAILED, PARTIAL, emit, framed
+from sift_index.cli.location import index_location
 from sift_index.errors import UsageError
+from sift_index.formats.location import Location, anchored
+
+if TYPE_CHECKING:
+    from sift_index.pipelines.config import BuildConfig
+    from sift_index.pipelines.summary import BuildSummary
 
 
 @click.command()
@@ -15,8 +21,9 @@ from sift_index.errors import UsageError
 @click.option(
     "--index",
     "output_folder",
-    type=click.Path(path_type=Path),
-    help="Folder of the index.  [default: the corpus's name with .sift, in this folder]",
+    type=index_location,
+    metavar="PATH",
+    help="Folder or s3://bucket/prefix.  [default: the corpus's name with .sift, in this folder]",
 )
 @click.option("--policy", default="probe", show_default=True, help="probe, paper or a YAML file.")
 @click.option("--text-field", default="text", show_default=True, help="Field holding the text.")
@@ -38,11 +45,22 @@ from sift_index.errors import UsageError
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--codec", type=click.Choice(["raw", "zstd"]), default="raw", show_default=True)
 @click.option("--unit-tokens", type=int, default=16384, show_default=True, help="Tokens of a unit.")
+@click.option(
+    "--batch-tokens", type=int, default=16384, show_default=True, help="Tokens of a forward pass."
+)
 @click.option("--workers", type=int, help="Workers.  [default: one per GPU, or CPUs / threads]")
 @click.option("--threads", type=int, default=2, show_default=True, help="CPU threads of a worker.")
 @click.option("--address", help="Ray cluster.  [default: the job's cluster, else start one here]")
+@click.option("--dry-run", is_flag=True, help="Measure a sample, say what it takes, build nothing.")
 @framed
-def build(corpus: Path, output_folder: Path | None, policy: str, output: str, **rest: Any) -> int:
+def build(
+    corpus: Path,
+    output_folder: Location | None,
+    policy: str,
+    dry_run: bool,
+    output: str,
+    **rest: Any,
+) -> int:
     """Index every document of CORPUS for a model.
 
     CORPUS is a folder of .txt, .md, .jsonl or .parquet files, one such file, or anything the
@@ -52,6 +70,8 @@ def build(corpus: Path, output_folder: Path | None, policy: str, output: str, **
     \b
     Example:
       sift-index build corpus/ --model smollm2-135m --index corpus.sift
+      sift-index build corpus/ --model smollm2-135m --index corpus.sift --dry-run
+      sift-index build corpus/ --model smollm2-135m --index s3://bucket/corpus.sift
       ray job submit -- sift-index build /data/corpus --model llama-3.1-8b --index /data/corpus.sift
     """
     from sift_index.models.quiet import quiet_transformers
@@ -61,19 +81,34 @@ def build(corpus: Path, output_folder: Path | None, policy: str, output: str, **
 
     quiet_transformers()
     target = output_folder or default_index(corpus)
-    if target.exists() and not target.is_dir():
+    if isinstance(target, Path) and target.exists() and not target.is_dir():
         raise UsageError(f"expected a folder for the index, found the file {target}; give another")
     chosen = read_policy(policy)
     config = BuildConfig(
         corpus=corpus,
-        output=target.absolute(),
+        output=anchored(target),
         policy=chosen.policy,
         quality=chosen.quality,
         **rest,
     )
+    if dry_run:
+        return _estimate(config, output)
     summary = run_build(config)
     values = {"index": str(config.output), **summary.to_json()}
     emit(values, lambda console: console.print("\n".join(summary.lines())), output)
+    return _outcome(summary)
+
+
+def _estimate(config: "BuildConfig", output: str) -> int:
+    from sift_index.pipelines.estimate import estimate_build
+
+    found = estimate_build(config)
+    emit(found.to_json(), lambda console: console.print("\n".join(found.lines())), output)
+    return 0
+
+
+def _outcome(summary: "BuildSummary") -> int:
+    """Say what failed and return the exit code."""
     for failure in summary.failed:
         named = failure.reason.startswith(failure.source)
         reason = failure.reason if named else f"{failure.source}: {failure.reason}"

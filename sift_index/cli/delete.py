@@ -1,19 +1,20 @@
 """`sift-index delete`: a version without some documents; older versions keep them."""
 
-from pathlib import Path
 from typing import TextIO
 
 import click
 from rich.console import Console
 
 from sift_index.cli.frame import emit, framed
+from sift_index.cli.location import index_location
 from sift_index.errors import UsageError
 from sift_index.formats.deletion import Deletion, delete_documents
+from sift_index.formats.location import Location
 from sift_index.formats.store import IndexPaths
 
 
 @click.command()
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=index_location)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option(
     "--ids-from", type=click.File(encoding="utf-8-sig"), help="One id a line; - for stdin."
@@ -21,7 +22,7 @@ from sift_index.formats.store import IndexPaths
 @click.option("--ignore-missing", is_flag=True, help="Pass over ids that INDEX does not have.")
 @framed
 def delete(
-    index: Path,
+    index: Location,
     ids: tuple[str, ...],
     ids_from: TextIO | None,
     ignore_missing: bool,

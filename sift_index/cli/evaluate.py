@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sift_index.cli.frame import emit, framed, table
+from sift_index.cli.location import index_location
 from sift_index.errors import UsageError
+from sift_index.formats.location import Location
 
 if TYPE_CHECKING:
     from sift_index.evaluation.invariance import InvarianceReport
@@ -22,7 +24,7 @@ METHODS = "dense,sift,paper,no-cross"
 
 
 @click.command("eval")
-@click.argument("index", type=click.Path(path_type=Path), required=False)
+@click.argument("index", type=index_location, required=False)
 @click.option("--version", "number", type=int, help="An older version of INDEX.  [default: newest]")
 @click.option("--model", help="Preset, folder or hub id.  [default: the model the index names]")
 @click.option(
@@ -80,7 +82,7 @@ METHODS = "dense,sift,paper,no-cross"
 )
 @framed
 def evaluate(
-    index: Path | None,
+    index: Location | None,
     number: int | None,
     model: str | None,
     questions: tuple[Path, ...],
@@ -112,7 +114,8 @@ def evaluate(
     mean comes with its 95 % bootstrap interval over prompts.
 
     Methods: dense, sift[:LEVEL], policy:NAME_OR_FILE[@LEVEL], paper, paper-fixed, no-cross,
-    kv-reuse, cacheblend[:PERCENT], epic[:TOKENS], oracle[:NAME_OR_FILE].
+    kv-reuse, cacheblend[:PERCENT], epic[:TOKENS], oracle[:NAME_OR_FILE]. A LEVEL is a number, or
+    one of best, balanced and fast.
 
     \b
     Example:
@@ -173,7 +176,7 @@ def evaluate(
 
 
 def _setting(
-    index: Path | None,
+    index: Location | None,
     number: int | None,
     model: str | None,
     policy: str,

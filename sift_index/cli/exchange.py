@@ -9,17 +9,19 @@ import click
 from rich.console import Console
 
 from sift_index.cli.frame import emit, framed
+from sift_index.cli.location import index_location, local_path
 from sift_index.formats.export import export_index
 from sift_index.formats.importing import ImportReport, import_index
+from sift_index.formats.location import Location
 from sift_index.formats.store import IndexPaths
 
 
 @click.command()
-@click.argument("index", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("index", type=index_location)
+@click.argument("out", type=local_path)
 @click.option("--version", "number", type=int, help="An older version.  [default: the newest]")
 @framed
-def export(index: Path, out: Path, number: int | None, output: str) -> None:
+def export(index: Location, out: Path, number: int | None, output: str) -> None:
     """Write one version of INDEX as Parquet, losing nothing.
 
     OUT is a name that ends in .parquet (one file), or a folder (rows.parquet, and the index's other
@@ -28,6 +30,7 @@ def export(index: Path, out: Path, number: int | None, output: str) -> None:
     \b
     Example:
       sift-index export corpus.sift corpus.parquet
+      sift-index export s3://bucket/corpus.sift corpus.parquet
       python -c "from datasets import load_dataset as load; \\
         print(load('parquet', data_files='corpus.parquet'))"
       duckdb -c "SELECT document_ids, tokens FROM 'corpus.parquet' WHERE current"
@@ -49,11 +52,13 @@ def export(index: Path, out: Path, number: int | None, output: str) -> None:
 
 
 @click.command("import")
-@click.argument("exported", type=click.Path(path_type=Path))
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("exported", type=local_path)
+@click.argument("index", type=local_path)
 @framed
 def import_(exported: Path, index: Path, output: str) -> None:
     """Make the folder INDEX from EXPORTED, a file or a folder that `sift-index export` wrote.
+
+    For an object store, import into a folder and copy that, the manifest last.
 
     \b
     Example:

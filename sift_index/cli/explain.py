@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sift_index.cli.frame import emit, framed, table
+from sift_index.cli.location import index_location
 from sift_index.errors import SiftError, UsageError
+from sift_index.formats.location import Location
+from sift_index.runtime.levels import QUALITIES
 
 if TYPE_CHECKING:
     from sift_index.prompts import Segment
@@ -17,18 +20,26 @@ DEFAULT_QUESTION = "What do these documents say?"
 
 
 @click.command()
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=index_location)
 @click.argument("documents", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--question", default=DEFAULT_QUESTION, show_default=True)
 @click.option("--model", help="Whose tokenizer: preset, folder or hub id.  [default: the index's]")
 @click.option("--level", default=1, show_default=True, help="Which of the nested thresholds.")
+@click.option("--quality", type=click.Choice(QUALITIES), help="The same in words.")
+@click.option(
+    "--crossover",
+    metavar="auto|off|PATH",
+    help="Table of where sparse pays.  [default: $SIFT_CROSSOVER, else that of this GPU]",
+)
 @framed
 def explain(
-    index: Path,
+    index: Location,
     documents: tuple[Path, ...],
     question: str,
     model: str | None,
     level: int,
+    quality: str | None,
+    crossover: str | None,
     output: str,
 ) -> None:
     """Compose a prompt of text files and say what became of each.
@@ -39,13 +50,19 @@ def explain(
     \b
     Example:
       sift-index explain corpus.sift corpus/mill.txt corpus/dam.md --question "Who built the mill?"
-      sift-index explain corpus.sift corpus/*.txt --output json
+      sift-index explain corpus.sift corpus/*.txt --quality fast --output json
     """
+    import torch
+
+    from sift_index.runtime.crossover import find_crossover
     from sift_index.runtime.explain import explain as explained
     from sift_index.runtime.index import SiftIndex
 
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    table_of_device = find_crossover(crossover, place)
     opened = SiftIndex.open(index)
-    found = explained(opened.compose(_prompt(opened, documents, question, model), level))
+    plan = opened.compose(_prompt(opened, documents, question, model), level, quality)
+    found = explained(plan, table_of_device)
     emit(found.to_json(), lambda console: _show(console, found, documents), output)
 
 

@@ -1,35 +1,62 @@
 """`sift-index inspect`: what an index holds, without loading a model."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
 from sift_index.cli.frame import emit, framed
+from sift_index.cli.location import index_location
 from sift_index.errors import UsageError
 from sift_index.formats.failures import read_failures
+from sift_index.formats.location import Location
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import read_receipts
 from sift_index.selection.quality import quality_line
 
 
 @click.command()
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=index_location)
 @click.option("--version", "number", type=int, help="An older version.  [default: the newest]")
 @click.option("--document", help="Show one document instead.")
+@click.option(
+    "--ids",
+    is_flag=False,
+    flag_value="",
+    metavar="[PREFIX]",
+    help="List document ids instead: all, or those that start with PREFIX.",
+)
 @framed
-def inspect(index: Path, number: int | None, document: str | None, output: str) -> None:
+def inspect(
+    index: Location, number: int | None, document: str | None, ids: str | None, output: str
+) -> None:
     """Show what INDEX was built for, how large it is, and what failed.
+
+    Document ids come sorted, one a line.
 
     \b
     Example:
       sift-index inspect corpus.sift
+      sift-index inspect s3://bucket/corpus.sift
       sift-index inspect corpus.sift --document notes/a.md --output json
+      sift-index inspect corpus.sift --ids notes/ | head
     """
+    if ids is not None and document is not None:
+        raise UsageError("expected one of --ids and --document, found both; leave one out")
     reader = IndexReader.open(index, version=number)
+    if ids is not None:
+        return list_ids(reader, ids, output)
     values = describe(reader) if document is None else describe_document(reader, document)
     emit(values, lambda console: show_values(console, values), output)
+
+
+def list_ids(reader: IndexReader, prefix: str, output: str) -> None:
+    """Print the document ids that start with `prefix`, as they are read: there may be millions."""
+    found = reader.document_ids(prefix)
+    if output == "json":
+        return emit({"ids": [*found]}, lambda console: None, output)
+    for name in found:
+        click.echo(name)
 
 
 def describe(reader: IndexReader) -> dict[str, Any]:

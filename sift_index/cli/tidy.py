@@ -1,21 +1,22 @@
 """`sift-index compact` and `gc`: one makes a version smaller, the other frees the disk."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
 from sift_index.cli.frame import emit, framed
+from sift_index.cli.location import index_location
 from sift_index.formats.compaction import PACK_BYTES, Compaction
 from sift_index.formats.compaction import compact as compact_index
 from sift_index.formats.garbage import GRACE_SECONDS, Sweep, collect_garbage
+from sift_index.formats.location import Location
 from sift_index.formats.store import IndexPaths
 
 
 @click.command()
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=index_location)
 @click.option(
     "--pack-mib",
     type=click.IntRange(min=1),
@@ -24,7 +25,7 @@ from sift_index.formats.store import IndexPaths
     help="Merge packs under half of this, up to this size.",
 )
 @framed
-def compact(index: Path, pack_mib: int, output: str) -> None:
+def compact(index: Location, pack_mib: int, output: str) -> None:
     """Rewrite packs of INDEX without deleted rows, and merge small ones, as a new version.
 
     Masks stay the same, byte for byte. Older versions keep their packs, so this takes disk space
@@ -40,7 +41,7 @@ def compact(index: Path, pack_mib: int, output: str) -> None:
 
 
 @click.command()
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=index_location)
 @click.option(
     "--keep", type=click.IntRange(min=1), required=True, help="Keep the newest N versions."
 )
@@ -53,7 +54,7 @@ def compact(index: Path, pack_mib: int, output: str) -> None:
     help="Hours for which a file that no version names may belong to a running build.",
 )
 @framed
-def gc(index: Path, keep: int, dry_run: bool, grace: float, output: str) -> None:
+def gc(index: Location, keep: int, dry_run: bool, grace: float, output: str) -> None:
     """Remove all but the newest versions of INDEX, and every file that nothing needs any more.
 
     Units that a build has committed but not yet published stay, and so do leftovers (.tmp-*, packs

@@ -1,22 +1,23 @@
 """`sift-index versions`: which versions an index has, and what each would free."""
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 from rich.console import Console
 
 from sift_index.cli.frame import emit, framed, table
+from sift_index.cli.location import index_location
 from sift_index.formats.history import VersionFacts, history
+from sift_index.formats.location import Location
 from sift_index.formats.store import IndexPaths
 
 COLUMNS = ["version", "created (UTC)", "by", "documents", "keys", "dead", "bytes", "own"]
 
 
 @click.command()
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=index_location)
 @framed
-def versions(index: Path, output: str) -> None:
+def versions(index: Location, output: str) -> None:
     """List the versions of INDEX, oldest first; the last one is current.
 
     `dead` rows are left out by `sift-index compact`; `own` are bytes that no other version has.
@@ -25,6 +26,7 @@ def versions(index: Path, output: str) -> None:
     \b
     Example:
       sift-index versions corpus.sift
+      sift-index versions s3://bucket/corpus.sift
       sift-index inspect corpus.sift --version 2
     """
     found = history(IndexPaths(index))

@@ -102,18 +102,19 @@ class _Dense:
 def evaluate(
     setting: Setting,
     questions: Sequence[Question],
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] | Mapping[str, Method] = METHODS,
     options: EvalOptions = EvalOptions(),  # noqa: B008 - frozen
     progress: Progress = lambda done: None,
     ledger: Ledger | None = None,
 ) -> EvalReport:
     """Score each method on each question; `progress` is told how many questions are done.
 
-    Questions that `ledger` holds already are not run again. Raises UsageError for an unknown
-    method and for a prompt that does not fit the model, before anything runs.
+    methods: names, or methods by what results call them. Questions that `ledger` holds already are
+    not run again. Raises UsageError for an unknown method and for a prompt that does not fit the
+    model, before anything runs.
     """
     ledger = ledger or Ledger()
-    chosen = make_methods(methods, setting)
+    chosen = methods if isinstance(methods, Mapping) else make_methods(methods, setting)
     cases = [_case(setting, question) for question in questions]
     runner = _Runner(setting, options)
     report = EvalReport(tuple(chosen))

@@ -22,14 +22,21 @@ class Composition:
     """Spans and outcomes of a prompt while its segments are added in order.
 
     Ids travel as `token_bytes`: checked once, hashed and cut without being turned back.
+    data: those of the prompt so far.
     """
 
     lookup: Lookup
     longest: int
     document_keys: Callable[[str], tuple[bytes, ...]]
-    ids: list[int] = field(default_factory=list)
+    data: bytearray = field(default_factory=bytearray)
     spans: list[SpanMask] = field(default_factory=list)
     outcomes: list[SegmentOutcome] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[int]:
+        """Token ids of the prompt so far; a new list each time."""
+        found: list[int] = np.frombuffer(bytes(self.data), "<u4").tolist()
+        return found
 
     def add(self, segment: Segment | Sequence[int]) -> None:
         """Append a segment as one or several spans, or as glue with the reason.
@@ -42,7 +49,7 @@ class Composition:
             self._glue(ids, "empty")
         elif part.glue:
             self._glue(ids, "declared_glue")
-        elif not self.ids:
+        elif not self.data:
             self._glue(ids, "no_prefix")
         else:
             self._add_document(part, ids)
@@ -56,8 +63,8 @@ class Composition:
     ) -> PromptPlan:
         """Return the plan of the segments added so far."""
         return PromptPlan(
-            ids=tuple(self.ids),
-            sparse=SparsePlan(layout, len(self.ids), tuple(self.spans), level),
+            data=bytes(self.data),
+            sparse=SparsePlan(layout, self._length, tuple(self.spans), level),
             outcomes=tuple(self.outcomes),
             fingerprint=fingerprint,
             warnings=tuple(warnings),
@@ -79,20 +86,22 @@ class Composition:
         return "changed" if known else "not_indexed"
 
     def _span(self, ids: bytes, masks: DocumentMasks) -> None:
-        start = self._extend(ids)
+        start, stop = self._extend(ids)
         self.spans.append(span_mask(masks, start))
-        stop = len(self.ids)
         self.outcomes.append(SegmentOutcome(start, stop, "span", "indexed", masks.key.hex()))
 
     def _glue(self, ids: bytes, reason: str) -> None:
-        start = self._extend(ids)
-        self.outcomes.append(SegmentOutcome(start, len(self.ids), "glue", reason))
+        self.outcomes.append(SegmentOutcome(*self._extend(ids), "glue", reason))
 
-    def _extend(self, ids: bytes) -> int:
-        """Append token ids and return where they start."""
-        start = len(self.ids)
-        self.ids.extend(np.frombuffer(ids, "<u4").tolist())
-        return start
+    @property
+    def _length(self) -> int:
+        return len(self.data) // WORD
+
+    def _extend(self, ids: bytes) -> tuple[int, int]:
+        """Append token ids and return where they start and stop."""
+        start = self._length
+        self.data += ids
+        return start, self._length
 
 
 def split_ids(ids: Sequence[int], longest: int) -> list[Sequence[int]]:

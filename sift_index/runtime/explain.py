@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sift_index.runtime.crossover import Crossover
 from sift_index.runtime.plan import PromptPlan, SegmentOutcome
 
 REASONS = {
@@ -28,6 +29,7 @@ class LayerShares:
 class Explanation:
     """What a plan does with a prompt. `most`: dense attention's scores over this plan's.
 
+    dense: whether the prompt runs dense all the same, because sparse does not pay on this device.
     No implementation can be faster than `most` times dense attention; how near one comes is
     measured by `sift-index bench kernels`.
     """
@@ -40,6 +42,7 @@ class Explanation:
     total: LayerShares
     layers: tuple[LayerShares, ...]
     notes: tuple[str, ...]
+    dense: bool = False
 
     @property
     def most(self) -> float:
@@ -55,8 +58,13 @@ class Explanation:
         return {**asdict(self), "segments": segments, "most": self.most}
 
 
-def explain(plan: PromptPlan) -> Explanation:
-    """Explain a plan: segments, densities by layer, and notes of the composition."""
+def explain(plan: PromptPlan, crossover: Crossover | None = None) -> Explanation:
+    """Explain a plan: segments, densities by layer, and notes of the composition.
+
+    crossover: the table that decides whether the prompt runs dense; None for sparse always.
+    """
+    decision = None if crossover is None else crossover.decide(plan.sparse)
+    dense = decision is not None and decision.dense
     shares = [
         LayerShares(one.total.share, one.la.share, one.ca.share)
         for one in (plan.density, *plan.layers)
@@ -69,5 +77,6 @@ def explain(plan: PromptPlan) -> Explanation:
         segments=plan.outcomes,
         total=shares[0],
         layers=tuple(shares[1:]),
-        notes=tuple(plan.notes()),
+        notes=(*plan.notes(), *([str(decision)] if dense else [])),
+        dense=dense,
     )

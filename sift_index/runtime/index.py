@@ -1,24 +1,28 @@
 """SiftIndex: an opened index, checked against a model, that turns prompts into plans."""
 
 import os
+import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from sift_index.errors import FeatureError, FingerprintMismatchError, SiftWarning, UsageError
+import numpy as np
+
+from sift_index.errors import FeatureError, FingerprintMismatchError, SiftWarning
 from sift_index.fingerprints import layout_from, prefix_digest, served_fingerprint
 from sift_index.formats.fingerprint import Fingerprint, check_serve
 from sift_index.formats.identity import document_key
+from sift_index.formats.location import RemotePath
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.reader import IndexReader
 from sift_index.kernels.api import TILE, MaskLayout
 from sift_index.models.loading import LoadedModel
 from sift_index.models.presets import PromptTemplate
 from sift_index.prompts import PromptWriter, Segment
-from sift_index.runtime.compose import Composition
+from sift_index.runtime.compose import WORD, Composition
 from sift_index.runtime.find import FoundSpan, SpanFinder
+from sift_index.runtime.levels import level_notes, level_of, requested_level
 from sift_index.runtime.plan import PromptPlan
 from sift_index.runtime.request import from_request
 
@@ -47,11 +51,12 @@ class SiftIndex:
         self.counters = Counters()
         self.layout = _checked_layout(self.fingerprint)
         self._finder = SpanFinder(reader)
+        self._counting = threading.Lock()
 
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | RemotePath,
         model: Any | None = None,
         tokenizer: Any | None = None,
         strict: bool = False,
@@ -62,15 +67,18 @@ class SiftIndex:
     ) -> "SiftIndex":
         """Open the newest version at `path`, or `version`, and check it against `model`.
 
-        model: a transformers model or None to check later. strict: what would be a warning (other
+        path: a folder, or the address of a prefix in an object store, as s3://bucket/prefix, whose
+        files are kept in a cache folder ($SIFT_CACHE). model: a transformers model or None to check
+        later. strict: what would be a warning (other
         prefix, tokenizer, dtype, library versions) is an error. An index that carries no measured
         quality is a warning all the same, since it fits. An open index stays on its version; call
         `reader.pin()` when it has to outlive `sift-index gc`. preload: read all of it into memory,
         which processes share, if it fits preload_budget bytes (default: available memory).
         mask_cache: bytes of decoded masks to keep, where blobs are zstd. Raises IndexNotFoundError,
-        IntegrityError, FeatureError, FingerprintMismatchError, UsageError when it does not fit.
+        IntegrityError, FeatureError, FingerprintMismatchError, StorageError, and UsageError when it
+        does not fit.
         """
-        index = cls(IndexReader.open(Path(path), version=version), strict)
+        index = cls(IndexReader.open(path, version=version), strict)
         if index.reader.manifest.quality is None:
             index._warn(UNMEASURED)
         if model is not None:
@@ -105,19 +113,25 @@ class SiftIndex:
         """Return the masks of the document with exactly these token ids, or None."""
         return self.reader.lookup(document_key(ids))
 
-    def compose(self, segments: Iterable[Segment | Sequence[int]], level: int = 1) -> PromptPlan:
+    def compose(
+        self,
+        segments: Iterable[Segment | Sequence[int]],
+        level: int = 1,
+        quality: str | int | None = None,
+    ) -> PromptPlan:
         """Turn a prompt into a plan: token ids in, spans found by key, everything else dense glue.
 
-        level: which of the index's nested thresholds to use (1 = densest). Never wrong, only
-        slower, when a document is not indexed. Raises UsageError for a level the index lacks,
+        level: which of the index's nested thresholds to use (1 = densest). quality: the same in
+        words, `best`, `balanced` or `fast`; all are one where the index has one level. Never wrong,
+        only slower, when a document is not indexed. Raises UsageError for a level the index lacks,
         FingerprintMismatchError for another prefix when strict.
         """
-        self._check_level(level)
+        level = requested_level(level, quality, self.layout.levels)
         longest = int(self.fingerprint.build["longest"])
         parts = Composition(self.reader.lookup, longest, self.reader.document_keys)
         for segment in segments:
             parts.add(segment)
-        warned = self._prefix_warnings(parts)
+        warned = [*self._prefix_warnings(parts), *level_notes(quality, self.layout.levels)]
         plan = parts.plan(self.layout, self.fingerprint, level, warned)
         self._count(plan)
         return plan
@@ -131,7 +145,9 @@ class SiftIndex:
         """
         return self._finder.find(ids)
 
-    def compose_ids(self, ids: Sequence[int], level: int = 1) -> PromptPlan:
+    def compose_ids(
+        self, ids: Sequence[int], level: int = 1, quality: str | int | None = None
+    ) -> PromptPlan:
         """Turn a raw prompt into a plan: `find_spans`, then `compose`; the rest is glue."""
         segments, cursor = [], 0
         for span in self.find_spans(ids):
@@ -139,32 +155,29 @@ class SiftIndex:
             segments.append(Segment(ids[span.start : span.stop]))
             cursor = span.stop
         segments.append(Segment(ids[cursor:], glue=True))
-        return self.compose([part for part in segments if len(part.ids)], level)
+        return self.compose([part for part in segments if len(part.ids)], level, quality)
 
-    def from_request(self, request: Mapping[str, Any]) -> PromptPlan:
+    def from_request(
+        self, request: Mapping[str, Any], quality: str | int | None = None
+    ) -> PromptPlan:
         """Return the plan that another process composed and sent (`runtime.request.to_request`).
 
-        Documents this index lacks become glue. Raises UsageError for values that are no request,
+        quality: in place of the level it was composed at. Documents this index lacks become glue.
+        Raises UsageError for values that are no request,
         FingerprintMismatchError for one of another index.
         """
         plan = from_request(request, self.reader.lookup, self.layout, self.fingerprint)
-        self._check_level(plan.sparse.level)
+        level_of(plan.sparse.level, self.layout.levels)  # raises for one it lacks
+        plan = plan if quality is None else plan.at(quality)
         self._count(plan)
         return plan
-
-    def _check_level(self, level: int) -> None:
-        most = 2**self.layout.levels - 1
-        if type(level) is not int or not 1 <= level <= most:
-            raise UsageError(
-                f"expected a level of 1 to {most} (the index stores {self.layout.levels} bits per "
-                f"entry), found {level!r}"
-            )
 
     def _prefix_warnings(self, parts: Composition) -> list[str]:
         """Compare what stands before the first document with the prefix of the build."""
         ends = _prefix_ends(parts)
         expected = self.fingerprint.advisory["prefix"]
-        if not ends or any(prefix_digest(parts.ids[:end]) == expected for end in ends):
+        ids = np.frombuffer(bytes(parts.data[: WORD * max(ends, default=0)]), "<u4")
+        if not ends or any(prefix_digest(ids[:end]) == expected for end in ends):
             return []
         message = (
             "the tokens before the first document are not the prefix the index was built behind; "
@@ -176,12 +189,15 @@ class SiftIndex:
         return [message]
 
     def _count(self, plan: PromptPlan) -> None:
-        self.counters.prompts += 1
-        self.counters.hits += plan.hits
-        self.counters.misses += plan.misses
+        hits, misses = plan.hits, plan.misses
+        with self._counting:
+            self.counters.prompts += 1
+            self.counters.hits += hits
+            self.counters.misses += misses
 
     def _warn(self, message: str) -> None:
-        self.counters.warnings += 1
+        with self._counting:
+            self.counters.warnings += 1
         warnings.warn(message, SiftWarning, stacklevel=3)
 
 

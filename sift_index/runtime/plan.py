@@ -1,12 +1,15 @@
 """A composed prompt: token ids, what each segment became, and the sparse plan for the kernels."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sift_index.formats.fingerprint import Fingerprint
 from sift_index.kernels.api import TILE, Density, SparsePlan, layer_densities
+from sift_index.runtime.levels import level_notes, level_of
 
 SHORT_GLUE_SHARE = 0.02
 
@@ -28,9 +31,13 @@ class SegmentOutcome:
 
 @dataclass(frozen=True, eq=False)
 class PromptPlan:
-    """Everything one prefill needs; immutable, made by `SiftIndex.compose`."""
+    """Everything one prefill needs; immutable, made by `SiftIndex.compose`.
 
-    ids: tuple[int, ...] = field(repr=False)
+    data: token ids as little-endian uint32. To turn tens of thousands of them into Python numbers
+    takes longer than all the rest of composing, so that `ids` are made when they are asked for.
+    """
+
+    data: bytes = field(repr=False)
     sparse: SparsePlan
     outcomes: tuple[SegmentOutcome, ...]
     fingerprint: Fingerprint = field(repr=False, hash=False)
@@ -39,12 +46,35 @@ class PromptPlan:
     @property
     def length(self) -> int:
         """Prompt length in tokens."""
-        return len(self.ids)
+        return self.sparse.length
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """Token ids as numbers."""
+        return tuple(self._values.tolist())
 
     @property
     def input_ids(self) -> torch.Tensor:
-        """Token ids as int64 [1, length], as transformers takes them."""
-        return torch.tensor([self.ids], dtype=torch.int64)
+        """Token ids as int64 [1, length], as transformers takes them; a copy each time."""
+        return self.tokens.clone()
+
+    @cached_property
+    def tokens(self) -> torch.Tensor:
+        """The same, made once: not to be written to."""
+        return torch.from_numpy(self._values.astype(np.int64))[None]
+
+    @property
+    def _values(self) -> NDArray[np.uint32]:
+        return np.frombuffer(self.data, "<u4")
+
+    def at(self, quality: str | int) -> "PromptPlan":
+        """Return the plan at another quality: `best`, `balanced`, `fast`, or a level's number.
+
+        Raises UsageError for what the index lacks.
+        """
+        bits = self.sparse.layout.levels
+        sparse = replace(self.sparse, level=level_of(quality, bits))
+        return replace(self, sparse=sparse, warnings=(*self.warnings, *level_notes(quality, bits)))
 
     @property
     def hits(self) -> int:

@@ -65,7 +65,7 @@ def from_request(
             outcomes.append(SegmentOutcome(start, stop, "glue", lost))
     sparse = SparsePlan(layout, len(ids), tuple(spans), level)
     warnings = tuple(request["warnings"])
-    return PromptPlan(tuple(ids), sparse, tuple(outcomes), fingerprint, warnings)
+    return PromptPlan(token_bytes(ids), sparse, tuple(outcomes), fingerprint, warnings)
 
 
 def _checked(request: Mapping[str, Any]) -> tuple[list[int], list[list[Any]], int]:

@@ -1,32 +1,35 @@
-"""Extraction: run one document through the model and keep where attention was high."""
+"""Extraction: run documents through the model and keep where attention was high.
+
+Documents run packed; their bits are thresholded and packed where the model runs, and only they
+leave it. On a GPU `launch` returns before the work is done, so that the next batch can be prepared.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
 
 import torch
 
-from sift_index.adapters.hf_attention import run_under
 from sift_index.errors import UsageError
 from sift_index.formats import bits
 from sift_index.formats.identity import anchor, document_key
 from sift_index.formats.masks import DocumentMasks, MaskKind, PackedMask
-from sift_index.kernels.api import TILE, MaskLayout, causal_attention
+from sift_index.kernels.api import TILE, MaskLayout
 from sift_index.models.geometry import ModelGeometry
 from sift_index.models.loading import LoadedModel
+from sift_index.selection.extraction import BatchBits, Extraction
+from sift_index.selection.paper_rule import PaperRule
 from sift_index.selection.policy import Policy, ProbePolicy
+from sift_index.selection.prefill import packed_documents, run_packed
 from sift_index.selection.probes import build_bank
 from sift_index.selection.rules import (
+    BatchRule,
     LayerLevels,
     LayerScores,
-    PaperRule,
     ProbeRule,
     Rule,
     mask_layout,
     probe_levels,
 )
-
-Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class DocumentScores:
 
 
 class Extractor:
-    """Turns a document's token ids into its masks, one dense forward each, memory O(tokens)."""
+    """Turns documents' token ids into masks, one dense forward a batch, memory O(tokens)."""
 
     def __init__(self, loaded: LoadedModel, policy: Policy, prefix: list[int]) -> None:
         """Prepare the rule; with a probe policy this runs the probe texts once."""
@@ -47,28 +50,82 @@ class Extractor:
         self._rule = _make_rule(loaded, policy, prefix)
 
     @property
+    def rule(self) -> Rule:
+        """The rule that scores documents."""
+        return self._rule
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest document that fits the model's context behind the prefix."""
         return self._loaded.geometry.context - len(self._rule.prefix)
 
     def extract(self, ids: Sequence[int]) -> DocumentMasks:
         """Return the masks of one document; UsageError when it is empty or over-long."""
-        # Levels replace scores layer by layer: the scores of a long document would fill a GPU.
-        return pack_masks(self.layout, ids, self._observe(ids, self._rule.levels))
+        return self.launch([ids]).result()[0]
+
+    def launch(self, documents: Sequence[Sequence[int]]) -> Extraction:
+        """Start to extract a batch of documents, packed into one forward pass.
+
+        UsageError when there is none, or one that is empty or over-long.
+        """
+        self._require_fitting(documents)
+        batch = self._begin(documents)
+        kept = BatchBits(self.layout, batch.pages, batch.triangles, self._loaded.device)
+        # Bits replace scores layer by layer: the scores of a long document would fill a GPU.
+        self._run(
+            documents, batch, lambda layer, scores: kept.keep(layer, self._rule.levels(scores))
+        )
+        return kept.leave(documents)
 
     def scores(self, ids: Sequence[int]) -> DocumentScores:
         """Return one document's statistics; errors as `extract`."""
-        return DocumentScores(tuple(ids), tuple(self._observe(ids, lambda scores: scores)))
+        self._require_fitting([ids])
+        batch, found = self._begin([ids]), dict[int, LayerScores]()
+        self._run([ids], batch, found.__setitem__)
+        layers = (found.get(layer) or self._unscored(batch) for layer in range(self.layout.layers))
+        return DocumentScores(tuple(ids), tuple(_only(batch, scores) for scores in layers))
 
-    def _observe(self, ids: Sequence[int], keep: Callable[[LayerScores], Kept]) -> list[Kept]:
-        """Run the document behind the rule's prefix and keep something of every layer."""
-        if not 1 <= len(ids) <= self.longest:
-            raise UsageError(
-                f"expected a document of 1 to {self.longest} tokens, found {len(ids)}; split it"
-            )
-        capture = _Capture(self._rule, keep)
-        run_under(self._loaded.model, [*self._rule.prefix, *ids], capture)
-        return [capture.kept[layer] for layer in range(self.layout.layers)]
+    def _begin(self, documents: Sequence[Sequence[int]]) -> BatchRule:
+        return self._rule.begin(packed_documents(self._rule.prefix, documents))
+
+    def _run(
+        self,
+        documents: Sequence[Sequence[int]],
+        batch: BatchRule,
+        keep: Callable[[int, LayerScores], None],
+    ) -> None:
+        """Run documents behind the rule's prefix and hand on the scores of every scored layer."""
+        last = self._rule.last_layer
+
+        def observe(
+            layer: int, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
+        ) -> None:
+            if layer <= last:
+                keep(layer, batch.score(layer, q, k, lse, scale))
+
+        run_packed(self._loaded.model, self._rule.prefix, documents, observe, last)
+
+    def _require_fitting(self, documents: Sequence[Sequence[int]]) -> None:
+        for tokens in map(len, documents or [()]):
+            if not 1 <= tokens <= self.longest:
+                raise UsageError(
+                    f"expected a document of 1 to {self.longest} tokens, found {tokens}; split it"
+                )
+
+    def _unscored(self, batch: BatchRule) -> LayerScores:
+        """Return scores that no threshold marks, of a layer that is not scored."""
+        heads, device = self.layout.mask_heads, self._loaded.device
+        la = batch.triangles.total
+        return LayerScores(
+            torch.zeros(heads, batch.pages.total, device=device),
+            torch.zeros(heads, la, device=device) if la else None,
+        )
+
+
+def _only(batch: BatchRule, scores: LayerScores) -> LayerScores:
+    """Return the scores of a batch's only document, without what fills its last byte."""
+    la = None if scores.la is None else batch.triangles.split(scores.la)[0]
+    return LayerScores(batch.pages.split(scores.ca)[0], la)
 
 
 def rethreshold(layout: MaskLayout, scores: DocumentScores, policy: ProbePolicy) -> DocumentMasks:
@@ -99,7 +156,7 @@ def _packed(
 
 def _make_rule(loaded: LoadedModel, policy: Policy, prefix: list[int]) -> Rule:
     if not isinstance(policy, ProbePolicy):
-        return PaperRule(policy)
+        return PaperRule(policy, loaded.geometry.layers)
     check_weights(policy, loaded.geometry)
     frequencies = loaded.model.base_model.rotary_emb.inv_freq
     return ProbeRule(policy, prefix, build_bank(loaded, policy, prefix), frequencies)
@@ -114,17 +171,3 @@ def check_weights(policy: ProbePolicy, geometry: ModelGeometry) -> None:
             f"expected head_weights of {geometry.layers} layers x {geometry.heads} heads, found "
             f"{found[0]} x {found[1]}; tune the policy on this model"
         )
-
-
-class _Capture(Generic[Kept]):
-    """Dense attention that lets a rule observe every layer."""
-
-    def __init__(self, rule: Rule, keep: Callable[[LayerScores], Kept]) -> None:
-        self.kept: dict[int, Kept] = {}
-        self._rule = rule
-        self._keep = keep
-
-    def attend(self, layer: int, q: Any, k: Any, v: Any, scale: float) -> torch.Tensor:
-        out, lse = causal_attention(q, k, v, scale)
-        self.kept[layer] = self._keep(self._rule.score(layer, q, k, lse, scale))
-        return out

@@ -22,7 +22,7 @@ from sift_index.selection.policy import BUILTIN, CORPUS, ProbePolicy
 
 @dataclass(frozen=True)
 class ProbeLayer:
-    """One layer of the bank: q [heads, rows, D] float32, rotated; lse [heads, rows]."""
+    """One layer of the bank: q [heads, rows, D] as the model has it, rotated; lse [heads, rows]."""
 
     q: torch.Tensor
     lse: torch.Tensor
@@ -138,5 +138,5 @@ class _ProbeCapture:
 
     def attend(self, layer: int, q: Any, k: Any, v: Any, scale: float) -> torch.Tensor:
         out, lse = causal_attention(q, k, v, scale)
-        self.layers[layer] = ProbeLayer(q[:, self._rows].float(), lse[:, self._rows])
+        self.layers[layer] = ProbeLayer(q[:, self._rows], lse[:, self._rows])
         return out

@@ -1,22 +1,21 @@
-"""Rules: one layer's Q and K of a document in, statistics and levels of its pages and tiles out."""
+"""Rules: one layer's Q and K of documents in, statistics and levels of pages and tiles out."""
 
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 
 from sift_index.kernels.api import (
     TILE,
     MaskLayout,
+    Packed,
+    PackedStatistics,
+    Sections,
     local_scores,
     nested_levels,
-    paper_statistics,
-    probe_scores,
-    turn,
 )
-from sift_index.kernels.statistics import tile_maxima
 from sift_index.models.geometry import ModelGeometry
-from sift_index.selection.policy import PaperPolicy, Policy, ProbePolicy
+from sift_index.selection.policy import Policy, ProbePolicy
 from sift_index.selection.probes import ProbeBank
 
 
@@ -36,21 +35,36 @@ class LayerLevels:
     la: torch.Tensor | None
 
 
+class BatchRule(Protocol):
+    """Scores one batch of documents, layer by layer.
+
+    pages, triangles: where the entries of each document lie in the scores.
+    """
+
+    pages: Sections
+    triangles: Sections
+
+    def score(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
+    ) -> LayerScores:
+        """Return the statistics of one layer, as `pages` and `triangles` lay them out.
+
+        q [heads, T, D] and k [kv_heads, T, D] of the packed sequence are rotated, lse is
+        [heads, T].
+        """
+
+
 class Rule(Protocol):
-    """Turns what a layer attends to into levels."""
+    """Turns what a layer attends to into levels. last_layer: the last one that is scored."""
+
+    last_layer: int
 
     @property
     def prefix(self) -> list[int]:
         """Token ids that documents run behind; empty when they run alone."""
 
-    def score(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
-    ) -> LayerScores:
-        """Return the statistics of one layer.
-
-        q [heads, P + n, D] and k [kv_heads, P + n, D] are rotated, lse is [heads, P + n]; P is the
-        length of the prefix.
-        """
+    def begin(self, packed: Packed) -> BatchRule:
+        """Prepare to score a batch of documents."""
 
     def levels(self, scores: LayerScores) -> LayerLevels:
         """Compare one layer's statistics with the policy's thresholds."""
@@ -78,33 +92,51 @@ class ProbeRule:
         self, policy: ProbePolicy, prefix: list[int], bank: ProbeBank, frequencies: torch.Tensor
     ) -> None:
         self.prefix = prefix
+        self.last_layer = len(bank.layers) - 1 - policy.skip_last_layer
         self._policy = policy
         self._bank = bank
         self._frequencies = frequencies
 
-    def score(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
-    ) -> LayerScores:
-        """Score the document's pages against the bank, and its tiles when it is long enough."""
-        start = len(self.prefix)
-        own = (q[:, start:], k[:, start:], lse[:, start:])
-        scores = LayerScores(
-            self._cross(layer, own[1], scale), tile_scores(*own, self._policy, scale)
-        )
-        last = layer == len(self._bank.layers) - 1
-        return unmarked(scores) if last and self._policy.skip_last_layer else scores
-
-    def _cross(self, layer: int, k: torch.Tensor, scale: float) -> torch.Tensor:
-        """Score pages: k [kv_heads, n, D] are the document's keys where they stand."""
-        policy, bank = self._policy, self._bank.layers[layer]
-        # The probe stands where the prefix ends; the document is moved in front of it.
-        keys = turn(k, -k.shape[1], self._frequencies)
-        ca = probe_scores(bank.q, bank.lse, keys, policy.window, policy.page_size, scale)
-        return shared_scores(weighted_scores(ca, layer, policy), k.shape[0], policy)
+    def begin(self, packed: Packed) -> "ProbeBatch":
+        """Lay out a batch of documents."""
+        return ProbeBatch(self._policy, self._bank, self._frequencies, packed)
 
     def levels(self, scores: LayerScores) -> LayerLevels:
         """Return how many thresholds each page and tile exceeds."""
         return probe_levels(scores, self._policy)
+
+
+class ProbeBatch:
+    """One batch under the probe rule."""
+
+    def __init__(
+        self, policy: ProbePolicy, bank: ProbeBank, frequencies: torch.Tensor, packed: Packed
+    ) -> None:
+        self.pages = packed.pages(policy.page_size)
+        self.triangles = packed.triangles(policy.la_dense_tiles)
+        self._policy, self._bank = policy, bank
+        sizes = (policy.page_size, policy.la_dense_tiles)
+        self._statistics = PackedStatistics(packed, *sizes, frequencies)
+
+    def score(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
+    ) -> LayerScores:
+        """Score pages against the bank, and the tiles of documents that are long enough."""
+        return LayerScores(self.cross(layer, k, scale), self.local(q, k, lse, scale))
+
+    def cross(self, layer: int, k: torch.Tensor, scale: float) -> torch.Tensor:
+        """Return CA scores [mask_heads, pages.total]; k [kv_heads, T, D] as it stands."""
+        bank = self._bank.layers[layer]
+        # The probe stands where the prefix ends; each document is moved in front of it.
+        ca = self._statistics.probe(bank.q, bank.lse, k, self._policy.window, scale)
+        return shared_scores(weighted_scores(ca, layer, self._policy), k.shape[0], self._policy)
+
+    def local(
+        self, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
+    ) -> torch.Tensor | None:
+        """Return LA scores [mask_heads, triangles.total], None where no document has any."""
+        la = self._statistics.local(q, k, lse, self._policy.la_window, scale)
+        return None if la is None else shared_scores(la, k.shape[0], self._policy)
 
 
 def tile_scores(
@@ -147,32 +179,3 @@ def probe_levels(scores: LayerScores, policy: ProbePolicy) -> LayerLevels:
         nested_levels(scores.ca, policy.ca_levels),
         None if scores.la is None else nested_levels(scores.la, policy.la_levels),
     )
-
-
-class PaperRule:
-    """The paper's rule: tiles by their highest score, pages by any strong key (PAPER 1.1)."""
-
-    prefix: list[int] = []
-
-    def __init__(self, policy: PaperPolicy) -> None:
-        self._policy = policy
-
-    def score(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float
-    ) -> LayerScores:
-        """Return each page's highest share of high scores, and each tile's highest score."""
-        policy = self._policy
-        maxima, high = paper_statistics(q, k, lse, policy.beta, scale)
-        rows = torch.arange(1, q.shape[1] + 1, device=q.device)
-        if policy.normalisation == "remaining":
-            rows = rows.flip(0)
-        return LayerScores(tile_maxima(high / rows, policy.page_size), maxima)
-
-    def levels(self, scores: LayerScores) -> LayerLevels:
-        """Return bits: tile maximum >= alpha or forced; any key with a high share >= gamma."""
-        maxima = cast(torch.Tensor, scores.la)
-        tiles = scores.ca.shape[-1]
-        rows, columns = torch.tril_indices(tiles, tiles, device=maxima.device)
-        forced = (rows == columns) | (columns == 0)
-        la = (maxima >= self._policy.alpha) | forced
-        return LayerLevels((scores.ca >= self._policy.gamma).to(torch.uint8), la.to(torch.uint8))

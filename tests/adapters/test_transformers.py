@@ -18,6 +18,7 @@ from sift_index.errors import (
     SiftWarning,
     UnsupportedModelError,
 )
+from sift_index.formats.identity import token_bytes
 from sift_index.models.support import TESTED_TYPES
 from sift_index.prompts import Segment
 from sift_index.runtime.index import SiftIndex
@@ -97,6 +98,13 @@ def test_random_bits_are_the_naive_mask_and_not_dense(model_type):
     sparse = logits_under(model, plan)
     assert close(sparse, naive_logits(model, plan))
     assert not close(sparse, dense_logits(model, plan), 1e-2)
+
+
+@pytest.mark.parametrize("parts", [PROMPT[1:2], [DOCUMENTS[300]] * 3, [DOCUMENTS[129], []]])
+def test_one_document_repeated_ones_and_an_empty_query(parts):
+    model = model_of()
+    plan = plan_of(model, "random", [PROMPT[0], *parts])
+    assert close(logits_under(model, plan), naive_logits(model, plan))
 
 
 def test_random_bits_on_the_long_prompt():
@@ -302,7 +310,7 @@ def test_other_ids_in_a_later_chunk_are_named_by_their_place_in_the_prompt():
     plan = plan_of(model, "random", SHORT)
     wrong = plan.input_ids.clone()
     wrong[0, 200] = 300
-    other = replace(plan, ids=tuple(wrong[0].tolist()))
+    other = replace(plan, data=token_bytes(wrong[0].tolist()))
     message = f"token 300 at position 200 where the plan has {plan.ids[200]}"
     with torch.inference_mode(), sift_attention(model, plan):
         with pytest.raises(PlanError, match=message):
@@ -474,7 +482,7 @@ def test_a_thread_started_inside_the_block_says_that_it_is_dense():
 def test_ids_outside_the_vocabulary_are_refused_before_compute():
     model = model_of()
     plan = plan_of(model, "off")
-    wrong = replace(plan, ids=(*plan.ids[:-1], 320))
+    wrong = replace(plan, data=token_bytes([*plan.ids[:-1], 320]))
     with pytest.raises(PlanError, match="below the vocabulary size 320, found 320"):
         with sift_attention(model, wrong):
             pass

@@ -63,5 +63,13 @@ def test_a_shell_in_the_folder_that_was_replaced_is_told(index, tmp_path, monkey
     assert "cd" in result.stderr and json.loads(result.stdout)["path"] == "."
     monkeypatch.chdir(tmp_path / "here")
     assert call("verify", ".").exit_code == 0
-    refused = call("export", index, "")
-    assert refused.exit_code == 2 and f"{tmp_path / 'here'}: expected a path" in refused.stderr
+
+
+@pytest.mark.parametrize("out", ["", "s3://bucket/out.parquet"])
+def test_an_output_that_is_no_local_path_is_refused(index, tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert call("export", index, out).exit_code == 2
+    call("export", index, tmp_path / "there.parquet")
+    assert call("import", tmp_path / "there.parquet", out).exit_code == 2
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "there.parquet"])

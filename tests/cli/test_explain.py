@@ -76,3 +76,18 @@ def test_wrong_usage(folder, tiny_model_dir):
     level = call(folder, tiny_model_dir, "a.txt", "--level=2")
     assert level.exit_code == 2 and "expected a level of 1 to 1" in level.output
     assert CliRunner().invoke(cli, ["explain", str(folder / "index")]).exit_code == 2
+
+
+def test_quality_and_crossover(folder, tiny_model_dir, tmp_path):
+    table = tmp_path / "table.yaml"
+    table.write_text("device: x\nmodel_shape: y\nrows: [{tokens: 99999, max_density: 1}]\n")
+    result = call(
+        folder, tiny_model_dir, "a.txt", "--quality=fast", f"--crossover={table}", "--output=json"
+    )
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert values["dense"] and values["level"] == 1
+    assert "'fast' is the same as 'best'" in values["notes"][0]
+    assert values["notes"][1].startswith("runs dense: below crossover")
+    both = call(folder, tiny_model_dir, "a.txt", "--quality=fast", "--level=2")
+    assert both.exit_code == 2 and "level 2 and quality 'fast'" in both.output

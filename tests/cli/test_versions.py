@@ -170,3 +170,13 @@ def test_help_says_where_ids_with_a_dash_go(index):
     assert "start with - go behind --" in " ".join(call("delete", "--help").stdout.split())
     result = call("delete", index, "--ignore-missing", "--", "-x.txt", "0.txt")
     assert result.exit_code == 0 and "passed over: 1 ids" in result.stdout
+
+
+def test_inspect_lists_document_ids(index):
+    assert as_json("inspect", index, "--ids")["ids"] == [
+        "0.txt", "1.txt", "2.txt", "3.txt", "copy.txt"
+    ]  # fmt: skip
+    assert call("inspect", index, "--ids", "co").stdout == "copy.txt\n"
+    assert call("inspect", index, "--ids", "none").stdout == ""
+    both = call("inspect", index, "--ids", "co", "--document", "0.txt")
+    assert both.exit_code == 2 and "leave one out" in both.stderr

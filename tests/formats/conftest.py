@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from sift_index.formats.packs import Codec, write_pack
 from sift_index.formats.receipts import Receipt, commit
 from sift_index.formats.store import IndexPaths
 from sift_index.formats.writer import publish
+from tests.object_store import Bucket
 
 MakeDocument = Callable[..., DocumentMasks]
 CommitUnit = Callable[..., Receipt]
@@ -102,8 +104,7 @@ class SmallIndex:
     versions: tuple[Manifest, ...]
 
 
-@pytest.fixture
-def small_index(paths: IndexPaths, fingerprint: Fingerprint) -> SmallIndex:
+def _small_index(paths: IndexPaths, fingerprint: Fingerprint) -> SmallIndex:
     rows = (_document(300), _document(9, 1, la=False), _document(40, 2, la=False))
     build = fingerprint.build_digest
     one = _commit(paths, "unit-a", rows[:2], build)
@@ -113,3 +114,18 @@ def small_index(paths: IndexPaths, fingerprint: Fingerprint) -> SmallIndex:
     two = _commit(paths, "unit-b", rows[2:], build, Codec.ZSTD)
     second = publish(paths, fingerprint, [one, two], {"c": [rows[2].key]}, previous=first)
     return SmallIndex(paths, rows, (one, two), (first, second))
+
+
+@pytest.fixture
+def small_index(paths: IndexPaths, fingerprint: Fingerprint) -> SmallIndex:
+    return _small_index(paths, fingerprint)
+
+
+@pytest.fixture
+def remote_index(bucket: Bucket, fingerprint: Fingerprint, tmp_path: Path) -> SmallIndex:
+    """The small index in an object store; nothing of it is in the cache."""
+    paths = IndexPaths(bucket.path("index"))
+    paths.create()
+    index = _small_index(paths, fingerprint)
+    shutil.rmtree(tmp_path / "cache")
+    return index

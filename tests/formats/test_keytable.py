@@ -85,6 +85,10 @@ def test_the_table_answers_like_a_dictionary(
     wanted = {name: tuple(ordered[i] for i in found) for name, found in documents.items()}
     assert dict(table.documents()) == wanted
     assert list(table.document_ids()) == sorted(wanted, key=str.encode)
+    start = data.draw(names)[:1]
+    assert list(table.document_ids(start)) == [
+        name for name in sorted(wanted, key=str.encode) if name.startswith(start)
+    ]
     assert all(table.document(name) == found for name, found in wanted.items())
     assert table.document("never a name") == ()
     assert table.document("\ud800") == ()

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from sift_index.formats import residency
+from sift_index.formats.blob import Layout
 from sift_index.formats.errors import IntegrityError, UsageError
 from sift_index.formats.maskcache import MaskCache
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.packs import Codec, Pack, write_pack
 from sift_index.formats.reader import IndexReader
+from sift_index.formats.rowview import SeenRows
 from sift_index.formats.store import IndexPaths
 from tests.formats.files import rewrite
 
@@ -41,7 +43,20 @@ def test_a_row_seen_before_is_the_row(
     assert first == again == document
     assert not again.ca.packed.flags.writeable
     assert pack.unpacked_bytes(0) == (document.ca.packed.nbytes if codec == Codec.ZSTD else 0)
-    assert pack.seen(0, bytes(16)) is None and pack.seen(1, document.key) is None
+
+
+def test_a_row_used_before_is_no_answer_to_another_key(
+    small_index: SmallIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = IndexReader.open(small_index.paths.root)
+    own, other = (small_index.rows[i].key for i in (0, 1))
+    assert reader.lookup(own) is not None and reader.lookup(own) is not None
+    found, place = reader.keys.find(own), reader.keys.find(other)
+    assert found is not None and place is not None
+    monkeypatch.setattr(reader.keys, "find", lambda key: (*found[:2], place[2]))
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match=f"expected key {other.hex()}"):
+            reader.lookup(other)
 
 
 def test_a_raw_mask_is_a_view_of_the_file(small_index: SmallIndex) -> None:
@@ -154,3 +169,12 @@ def test_available_memory_is_the_smaller_of_system_and_group(
     for limit, expected in (("max", 7168), ("100", 100), ("99999999", 7168)):
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         assert residency.available_bytes() == expected
+
+
+def test_more_layouts_than_can_be_numbered_stay_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sift_index.formats.rowview._MOST_LAYOUTS", 2)
+    seen = SeenRows(5)
+    for place, entries in enumerate((7, 8, 7, 9)):
+        seen.add(place, Layout(0, (1, 1, 1), entries, 32, 1))
+    assert list(seen.numbers) == [1, 2, 1, 0, 0]
+    assert [layout.entries for layout in seen.layouts[1:]] == [7, 8]

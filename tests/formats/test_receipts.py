@@ -11,7 +11,8 @@ from sift_index.formats.errors import IntegrityError, UsageError
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.packs import write_pack
 from sift_index.formats.receipts import Failure, Receipt, commit, read_receipt, read_receipts
-from sift_index.formats.store import IndexPaths
+from sift_index.formats.store import IndexPaths, file_names
+from tests.formats.conftest import SmallIndex
 from tests.formats.files import cuts, flips, rewrite
 
 CommitUnit = Callable[..., Receipt]
@@ -136,3 +137,23 @@ def test_a_forged_receipt_is_refused(
     rewrite(paths.receipt_path("u"), dump_checked(document))
     with pytest.raises(IntegrityError):
         read_receipt(paths, "u")
+
+
+def test_a_receipt_that_was_removed_after_it_was_listed_is_left_out(
+    small_index: SmallIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = small_index.paths
+    listed = [*file_names(paths.commits, ".json")]
+    paths.receipt_path("unit-a").unlink()
+    looks = iter([listed])
+    real = file_names
+    monkeypatch.setattr(
+        "sift_index.formats.receipts.file_names", lambda *args: next(looks, real(*args))
+    )
+    assert [receipt.unit for receipt in read_receipts(paths)] == ["unit-b"]
+
+
+def test_a_receipt_that_stays_without_its_pack_is_damage(small_index: SmallIndex) -> None:
+    small_index.paths.pack_path(small_index.receipts[0].pack.name).unlink()
+    with pytest.raises(IntegrityError, match="unit-a"):
+        read_receipts(small_index.paths)

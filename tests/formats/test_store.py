@@ -177,7 +177,7 @@ def test_links_and_folders_are_not_read(tmp_path: Path) -> None:
         with pytest.raises(IntegrityError, match="regular file"):
             read_file(path)
         with pytest.raises(IntegrityError, match="regular file"):
-            map_file(path, 4)
+            map_file(path, 4, "")
 
 
 def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
@@ -190,19 +190,19 @@ def test_mapping_checks_the_size_and_keeps_no_descriptor(tmp_path: Path) -> None
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     before = len(os.listdir("/proc/self/fd"))
-    mapped = [map_file(path, 10) for _ in range(5)]
+    mapped = [map_file(path, 10, "") for _ in range(5)]
     assert len(os.listdir("/proc/self/fd")) == before
     assert {bytes(buffer) for buffer in mapped} == {b"0123456789"}
     for size in (9, 11):
         with pytest.raises(IntegrityError, match=f"{size} bytes"):
-            map_file(path, size)
+            map_file(path, size, "")
 
 
 def test_an_empty_or_missing_file_cannot_be_mapped(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     for name in ("empty", "missing"):
         with pytest.raises(IntegrityError, match=name):
-            map_file(tmp_path / name, 0)
+            map_file(tmp_path / name, 0, "")
 
 
 def test_a_refused_read_asks_for_permission_not_for_a_copy(
@@ -217,7 +217,7 @@ def test_a_refused_read_asks_for_permission_not_for_a_copy(
         (Path, "lstat", lambda: regular_size(tmp_path / "file")),
         (Path, "read_bytes", lambda: read_file(tmp_path / "file")),
         (os, "listdir", lambda: file_names(tmp_path, ".json")),
-        (pa, "memory_map", lambda: map_file(tmp_path / "file", 4)),
+        (pa, "memory_map", lambda: map_file(tmp_path / "file", 4, "")),
     ]
     for owner, name, call in calls:
         with monkeypatch.context() as patch:

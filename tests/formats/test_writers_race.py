@@ -7,7 +7,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from sift_index.formats.compaction import compact
+from sift_index.formats.deletion import delete_documents
+from sift_index.formats.errors import CommitConflictError, IntegrityError
 from sift_index.formats.fingerprint import Fingerprint
+from sift_index.formats.garbage import collect_garbage
 from sift_index.formats.manifest import versions
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.reader import IndexReader
@@ -15,6 +21,7 @@ from sift_index.formats.receipts import Receipt
 from sift_index.formats.store import IndexPaths
 from sift_index.formats.verify import verify_index
 from sift_index.formats.writer import publish
+from tests.formats.conftest import SmallIndex
 
 ROOT = Path(__file__).parents[2]
 WRITERS, EACH = 3, 5
@@ -79,3 +86,35 @@ def test_no_deletion_is_lost_and_none_happens_twice(
     assert sorted(set(deleted)) in ([1], [0, 1])
     assert sum(deleted) == WRITERS * EACH
     assert verify_index(paths).problems == ()
+
+
+def test_an_append_whose_packs_were_collected_may_be_tried_again(
+    paths: IndexPaths,
+    fingerprint: Fingerprint,
+    make_document: Callable[..., DocumentMasks],
+    commit_unit: Callable[..., Receipt],
+) -> None:
+    one, two = make_document(40, 1), make_document(40, 2)
+    build = fingerprint.build_digest
+    receipts = [commit_unit(paths, "unit-a", [one], build)]
+    base = publish(paths, fingerprint, receipts, {"a": [one.key]})
+    receipts.append(commit_unit(paths, "unit-b", [two], build))
+    # Another build publishes the unit; then it is deleted, and what it left is collected.
+    publish(paths, fingerprint, receipts, {"b": [two.key]}, previous=base)
+    delete_documents(paths, ["b"])
+    compact(paths)
+    collect_garbage(paths, keep=1, grace=0)
+    assert not paths.pack_path(receipts[1].pack.name).exists()
+    with pytest.raises(CommitConflictError, match="run the same command again"):
+        publish(paths, fingerprint, receipts, {"b": [two.key]}, previous=base)
+    assert verify_index(paths).ok
+
+
+def test_an_append_whose_pack_is_lost_for_no_reason_is_damage(small_index: SmallIndex) -> None:
+    paths, receipt = small_index.paths, small_index.receipts[1]
+    paths.manifest_path(2).unlink()
+    paths.pack_path(receipt.pack.name).unlink()
+    first = small_index.versions[0]
+    documents = {"c": [small_index.rows[2].key]}
+    with pytest.raises(IntegrityError, match="unit-b"):
+        publish(paths, first.fingerprint, small_index.receipts, documents, previous=first)

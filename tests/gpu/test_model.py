@@ -7,7 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sift_index.adapters.hf_attention import attention_handler
-from sift_index.adapters.transformers import _SparseHandler
+from sift_index.adapters.prompt_rows import PlannedPrompt
+from sift_index.adapters.sparse_handler import SparseHandler
 from sift_index.kernels.api import MaskLayout
 from tests.kernels.naive import random_plan
 
@@ -22,11 +23,11 @@ class Plan:
     """What the handler takes of a composed prompt."""
 
     def __init__(self, sparse, ids) -> None:
-        self.sparse, self.ids = sparse, ids
+        self.sparse, self.tokens = sparse, ids
 
 
 def logits(model, plan, ids) -> torch.Tensor:
-    handler = _SparseHandler([plan])
+    handler = SparseHandler([PlannedPrompt(plan)])
     hook = model.register_forward_pre_hook(handler.begin, with_kwargs=True)
     try:
         with torch.inference_mode(), attention_handler(model, handler):
@@ -52,7 +53,7 @@ def test_logits_of_all_paths_agree(path, head_dim, monkeypatch):
     model = model.to("cuda", torch.bfloat16).eval()
     sparse = random_plan(MaskLayout(3, 8, 8, 32), SEGMENTS, density=0.2, dense_la_up_to=99)
     ids = torch.randint(0, 512, (1, sparse.length), device="cuda")
-    plan = Plan(sparse, tuple(ids[0].tolist()))
+    plan = Plan(sparse, ids.cpu())
     monkeypatch.setenv("SIFT_ATTENTION", "reference")
     expected = logits(model, plan, ids)
     monkeypatch.setenv("SIFT_ATTENTION", path)

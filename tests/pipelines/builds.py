@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Any
 
 from sift_index.pipelines.config import BuildConfig
 from sift_index.pipelines.crew import Crew
+from sift_index.pipelines.documents import Piece
+from sift_index.pipelines.measurement import Sample
 from sift_index.pipelines.planner import Unit
 from sift_index.pipelines.progress import BuildProgress
 from sift_index.pipelines.runner import RunResult
@@ -102,6 +104,11 @@ class InlineCrew(Crew):
 
     def __exit__(self, *exception: object) -> None:
         return None
+
+    def measure(self, samples: Sequence[Sequence[Piece]]) -> list[Sample]:
+        """Measure in this process."""
+        measured: list[Sample] = self._workers[0].measure(samples)
+        return measured
 
     def run(self, units: list[Unit], progress: BuildProgress) -> RunResult:
         """Run the units one after another; nothing is retried."""

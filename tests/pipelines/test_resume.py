@@ -14,9 +14,10 @@ from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.garbage import collect_garbage
 from sift_index.formats.identity import document_key
+from sift_index.formats.manifest import read_manifest
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import Receipt, read_receipts
-from sift_index.formats.store import IndexPaths
+from sift_index.formats.store import IndexPaths, require_size
 from sift_index.formats.writer import publish
 from sift_index.pipelines.corpus import Location
 from sift_index.pipelines.documents import Piece
@@ -292,3 +293,21 @@ def test_a_build_that_always_loses_says_so(inline, corpus, index, monkeypatch) -
         inline(corpus, index)
     monkeypatch.undo()
     assert IndexReader.open(index).verify().ok
+
+
+def test_a_build_overtaken_by_gc_is_told_to_run_again(inline, corpus, index) -> None:
+    inline(corpus, index)
+    paths = IndexPaths(index)
+    fingerprint = read_manifest(paths).fingerprint
+    patch = pytest.MonkeyPatch()
+
+    def overtaken(path: Path, size: int) -> None:
+        patch.undo()
+        assert compact(paths) is not None
+        assert collect_garbage(paths, keep=1, grace=0).versions == (1,)
+        require_size(path, size)
+
+    patch.setattr("sift_index.pipelines.resume.require_size", overtaken)
+    with pytest.raises(CommitConflictError, match="run the same command again"):
+        read_held(paths, fingerprint)
+    assert read_held(paths, fingerprint).manifest == read_manifest(paths)

@@ -1,9 +1,12 @@
 """The worker as a plain object: what it commits, and what a second one cannot change."""
 
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +20,7 @@ from sift_index.pipelines.corpus import open_corpus
 from sift_index.pipelines.documents import ScannedDocument, scan_batch
 from sift_index.pipelines.planner import Catalogue, Unit, cut_units, unit_id
 from sift_index.pipelines.worker import BuildWorker
+from sift_index.selection.extractor import Extractor
 from tests.pipelines.builds import hashes, identities, text, tiny_config, write_corpus
 
 
@@ -79,6 +83,74 @@ def test_workers_that_do_not_know_of_each_other_write_the_same_pack(site, tmp_pa
     elsewhere.create()
     site.worker(output=elsewhere.root).run_unit(unit)
     assert hashes(elsewhere.root) == hashes(site.paths.root) != {}
+
+
+def test_a_small_batch_is_part_of_the_configuration(site, tmp_path) -> None:
+    """Every document in a pass of its own: the same keys, and the same masks but for ties."""
+    unit = site.unit()
+    together = site.worker().run_unit(unit).receipt
+    elsewhere = IndexPaths(tmp_path / "elsewhere")
+    elsewhere.create()
+    alone = site.worker(output=elsewhere.root, batch_tokens=1).run_unit(unit).receipt
+    assert alone.keys == together.keys
+    for a, b in zip(rows_of(site.paths, together), rows_of(elsewhere, alone), strict=True):
+        assert np.mean(a.ca.unpacked() != b.ca.unpacked()) < 0.01
+
+
+def rows_of(paths: IndexPaths, receipt: Receipt) -> list[DocumentMasks]:
+    pack = Pack.open(paths.pack_path(receipt.pack.name), receipt.pack)
+    return [pack.row(number) for number in range(len(pack))]
+
+
+def test_two_units_at_once_become_the_packs_of_one_after_the_other(site, tmp_path) -> None:
+    catalogue = Catalogue()
+    catalogue.add(scan_batch(site.reader, list(site.reader.locations()), site.rules))
+    digest = site.worker().fingerprint().build_digest
+    units = cut_units(catalogue.pieces.values(), 500, digest)
+    assert len(units) > 1
+    for unit in units:
+        site.worker().run_unit(unit)
+    elsewhere = IndexPaths(tmp_path / "elsewhere")
+    elsewhere.create()
+    worker = site.worker(output=elsewhere.root)
+    with ThreadPoolExecutor(len(units)) as threads:
+        list(threads.map(worker.run_unit, units))
+    assert hashes(elsewhere.root) == hashes(site.paths.root)
+
+
+@pytest.fixture
+def room(monkeypatch) -> Callable[[int], None]:
+    """Let the device run out of memory with batches of more tokens than given."""
+    launch = Extractor.launch
+
+    def limited(tokens: int) -> None:
+        def cramped(self, documents):
+            if sum(map(len, documents)) > tokens:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return launch(self, documents)
+
+        monkeypatch.setattr(Extractor, "launch", cramped)
+
+    return limited
+
+
+def test_a_unit_that_does_not_fit_in_memory_is_halved_and_committed(site, room, caplog) -> None:
+    unit = site.unit()  # documents of 152, 192, 232 and 272 tokens
+    room(504)
+    outcome = site.worker().run_unit(unit)
+    assert outcome.failed == () and len(outcome.receipt.keys) == 4
+    assert [r.getMessage() for r in caplog.records if "out of memory" in r.getMessage()] == [
+        "out of memory with 4 documents of 848 tokens in one batch: going on with halves"
+    ]
+
+
+def test_a_document_that_never_fits_in_memory_is_left_out(site, room) -> None:
+    unit = site.unit()
+    room(271)
+    outcome = site.worker().run_unit(unit)
+    assert [failure.source for failure in outcome.failed] == ["3.txt"]
+    assert "272 tokens do not fit in the memory" in outcome.failed[0].reason
+    assert len(outcome.receipt.keys) == 3
 
 
 class LateWorker(BuildWorker):

@@ -130,6 +130,28 @@ def test_bits_come_from_the_pack(index):
     assert index.lookup(tokens(3)) is None
 
 
+@pytest.mark.parametrize("count", [1, 2, 500])
+def test_any_number_of_documents_repeated_and_reordered(index, count):
+    order = [(SHORT, LONG)[(i * 7) % 3 % 2] for i in range(count)]
+    plan = index.compose(prompt_of(index, *order))
+    assert plan.hits == count
+    start = len(index.writer(MODEL).prefix())
+    for span, ids in zip(plan.sparse.spans, order, strict=True):
+        assert (span.start, span.stop) == (start, start + len(ids))
+        assert list(plan.ids[span.start : span.stop]) == ids
+        start = span.stop
+    backwards = index.compose(prompt_of(index, *order[::-1]))
+    keys = [outcome.key for outcome in plan.outcomes]
+    assert [outcome.key for outcome in backwards.outcomes] == keys[::-1]
+
+
+def test_an_empty_query_leaves_a_prompt_that_ends_in_a_span(index):
+    head, *_ = prompt_of(index)
+    plan = index.compose([head, SHORT, LONG, Segment([], glue=True)])
+    assert reasons(plan) == ["declared_glue", "indexed", "indexed", "empty"]
+    assert plan.sparse.spans[-1].stop == plan.length == len(head.ids) + len(SHORT) + len(LONG)
+
+
 # --- prefix ------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
 """Methods by name, so that a command line can ask for any of them.
 
-A name may carry an argument behind a colon: `sift:2` is level 2 of an index, `policy:FILE` a policy
-extracted on the spot (`policy:FILE@2` at its level 2), `epic:16` EPIC with 16 recomputed tokens a
-document.
+A name may carry an argument behind a colon: `sift:2` is level 2 of an index, `sift:fast` its
+sparsest, `policy:FILE` a policy extracted on the spot (`policy:FILE@2` at its level 2), `epic:16`
+EPIC with 16 recomputed tokens a document.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +19,7 @@ from sift_index.formats.canonical import digest
 from sift_index.models.loading import LoadedModel
 from sift_index.prompts import PromptWriter
 from sift_index.runtime.index import SiftIndex
+from sift_index.runtime.levels import QUALITIES, level_of
 from sift_index.selection.policy import Policy, ProbePolicy, load_policy, policy_values
 from sift_index.selection.probes import probe_digest
 
@@ -158,6 +159,8 @@ def _at_level(setting: Setting, policy: str, level: str) -> Method:
 
 
 def _level(text: str, bits: int) -> int:
+    if text in QUALITIES:
+        return level_of(text, bits)
     return _whole(f"level of {bits}-bit masks", text or "1", 1, 2**bits - 1)
 
 

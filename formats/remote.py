@@ -1,0 +1,174 @@
+"""An index in an object store: objects appear whole, and what is mapped is a local copy.
+
+Small files are read from the store each time. Packs and key tables are downloaded once, checked
+by size and SHA-256, and mapped from this machine's cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from sift_index.formats import downloads
+from sift_index.formats.buckets import filesystem, refused, s3_client, store_errors
+from sift_index.formats.claims import put_by_claim
+from sift_index.formats.errors import IntegrityError, StorageError
+from sift_index.formats.location import RemotePath
+from sift_index.formats.problems import damaged, misused, unreadable
+
+_TAKEN, _BUSY = ("PreconditionFailed", "412"), ("ConditionalRequestConflict", "409")
+_BUSY_ATTEMPTS = 10
+
+
+class RemoteStorage:
+    """`Storage` by requests to S3, Google Cloud Storage or what speaks like them."""
+
+    clock_step = 1.0  # HTTP dates have whole seconds
+
+    def create(self, root: RemotePath, folders: Sequence[RemotePath]) -> None:
+        """Make nothing, for names need no folders; raise StorageError without the bucket."""
+        if self._info(RemotePath(root.scheme, root.bucket)) is None:
+            raise StorageError(
+                f"{root}: expected the bucket {root.bucket}, found none; make it, or correct the "
+                "name"
+            )
+
+    def require_real_folders(self, folders: Sequence[RemotePath]) -> None:
+        """Do nothing: an object store has no links."""
+
+    def absence(self, root: RemotePath) -> str:
+        """Say what is there instead of an index."""
+        if self._info(RemotePath(root.scheme, root.bucket)) is None:
+            return f"no bucket {root.bucket}"
+        return "a prefix without manifests" if self._info(root) else "nothing there"
+
+    def put_if_absent(self, path: RemotePath, data: bytes) -> bool:
+        """Publish `data` unless the name exists: by a conditional write, or else by a claim."""
+        client = s3_client(path) if path.scheme == "s3" else None
+        if client is not None:
+            return _put_conditionally(client, path, data)
+
+        def put(key: str, content: bytes) -> None:
+            self.replace(RemotePath(path.scheme, key), content)
+
+        with store_errors(path):
+            return put_by_claim(filesystem(path), put, path.key, data)
+
+    def put_folder_if_absent(self, folder: RemotePath, files: Mapping[str, bytes]) -> bool:
+        """Refuse: several objects cannot appear as one."""
+        raise misused(
+            folder,
+            "a file system for texts taken from the corpus",
+            "an object store",
+            "build into a folder and upload it, or give the policy a folder of probe texts",
+        )
+
+    def replace(self, path: RemotePath, data: bytes) -> None:
+        """Write an object; who reads sees the old one or the new one."""
+        with store_errors(path), filesystem(path).open_output_stream(path.key) as out:
+            out.write(data)
+
+    def freshen(self, path: RemotePath) -> bool:
+        """Write the same bytes again, the only way to a new modification time."""
+        try:
+            with store_errors(path), filesystem(path).open_input_file(path.key) as source:
+                data = source.read()
+        except IntegrityError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False
+            raise
+        self.replace(path, data)
+        return True
+
+    def remove(self, found: Sequence[RemotePath]) -> None:
+        """Remove objects in this order; what is gone already is no error."""
+        for path in found:
+            with store_errors(path), suppress(FileNotFoundError):
+                filesystem(path).delete_file(path.key)
+
+    def read(self, path: RemotePath, limit: int) -> bytes:
+        """Return the bytes of an object of at most `limit` bytes."""
+        with store_errors(path), filesystem(path).open_input_file(path.key) as source:
+            if source.size() > limit:
+                raise damaged(path, f"at most {limit} bytes", source.size())
+            return bytes(source.read())
+
+    def map(self, path: RemotePath, size: int, sha256: str) -> pa.Buffer:
+        """Map the local copy, downloaded first where it is missing or damaged."""
+        data = downloads.kept(size, sha256)
+        if data is None:
+            self.refetch(path, size, sha256)
+            data = downloads.kept(size, sha256)
+        if data is None:
+            cache = downloads.cache_folder()
+            raise damaged(cache / sha256, "the bytes just written", "others", "check this disk")
+        return data
+
+    def refetch(self, path: RemotePath, size: int, sha256: str) -> None:
+        """Download again, whatever copy there is; IntegrityError when the object is damaged."""
+        with store_errors(path), filesystem(path).open_input_file(path.key) as source:
+            downloads.keep(source, path, size, sha256)
+
+    def size(self, path: RemotePath) -> int:
+        """Return the size of an object; raise IntegrityError for none."""
+        info = self._info(path)
+        if info is None or info.type != fs.FileType.File:
+            gone = FileNotFoundError(f"no object {path.key}")
+            raise unreadable(path, "an object", gone) from gone
+        return int(info.size)
+
+    def names(self, folder: RemotePath) -> list[str]:
+        """Return the names of the objects with this prefix, up to the next slash."""
+        with store_errors(folder):
+            selector = fs.FileSelector(folder.key, allow_not_found=True)
+            found = filesystem(folder).get_file_info(selector)
+        return [info.base_name for info in found if info.type == fs.FileType.File]
+
+    def modified(self, path: RemotePath) -> float:
+        """Return when an object was written; see `Storage`."""
+        try:
+            info = self._info(path)
+        except StorageError:
+            return math.inf
+        return 0.0 if info is None or info.mtime is None else float(info.mtime.timestamp())
+
+    def total(self, path: RemotePath) -> int:
+        """Return the bytes of an object; 0 where there is none."""
+        info = self._info(path)
+        return int(info.size or 0) if info else 0
+
+    def _info(self, path: RemotePath) -> fs.FileInfo | None:
+        with store_errors(path):
+            info = filesystem(path).get_file_info(path.key)
+        return None if info.type == fs.FileType.NotFound else info
+
+
+def _put_conditionally(client: Any, path: RemotePath, data: bytes) -> bool:
+    """Write an S3 object if its name is free; the store itself decides between writers."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    key = path.key.partition("/")[2]
+    for attempt in range(_BUSY_ATTEMPTS):
+        try:
+            client.put_object(Bucket=path.bucket, Key=key, Body=data, IfNoneMatch="*")
+            return True
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code")
+            if code in _TAKEN:
+                # When an answer is lost, the client asks again and meets its own object.
+                asked_again = error.response.get("ResponseMetadata", {}).get("RetryAttempts")
+                return bool(asked_again) and _stored(client, path.bucket, key) == data
+            if code not in _BUSY or attempt == _BUSY_ATTEMPTS - 1:
+                raise refused(path, error) from error
+        except BotoCoreError as error:
+            raise refused(path, error) from error
+    return False
+
+
+def _stored(client: Any, bucket: str, key: str) -> bytes:
+    return bytes(client.get_object(Bucket=bucket, Key=key)["Body"].read())

@@ -1,0 +1,94 @@
+"""What must hold before a model runs under a plan; everything else would be wrong in silence."""
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from sift_index.errors import PlanError
+from sift_index.fingerprints import served_fingerprint
+from sift_index.formats.fingerprint import check_serve
+from sift_index.models.support import check_supported
+from sift_index.runtime.plan import PromptPlan
+
+# Implementations of attention that transformers itself brings, by name or beginning.
+KNOWN = ("sdpa", "eager", "flex_attention")
+KNOWN_BEGINNINGS = ("flash_attention", "kernels-community/")
+
+_attentions: "WeakKeyDictionary[torch.nn.Module, list[Any]]" = WeakKeyDictionary()
+
+
+def check_plan(model: Any, plan: PromptPlan) -> None:
+    """Raise when a plan was composed from an index of another model."""
+    check_supported(model.config)
+    check_serve(plan.fingerprint, served_fingerprint(plan.fingerprint, model, None))
+    largest = int(plan.tokens.max()) if plan.length else 0
+    if largest >= model.config.vocab_size:
+        raise PlanError(
+            f"expected token ids below the vocabulary size {model.config.vocab_size}, found "
+            f"{largest}; tokenise with this model's tokenizer"
+        )
+
+
+def check_unpatched(model: Any, ours: str) -> None:
+    """Raise PlanError where another library computes the model's attention by its own code.
+
+    It would not ask for the plan. ours: the name under which this project's attention is known.
+    """
+    name = str(model.config._attn_implementation)
+    if name not in (ours, *KNOWN) and not name.startswith(KNOWN_BEGINNINGS):
+        raise PlanError(
+            f"expected an attention implementation of transformers ({', '.join(KNOWN)}, "
+            f"flash_attention_…), found {name!r}, registered by another library; load the model "
+            "with attn_implementation='sdpa'"
+        )
+    for number, module in enumerate(_attention_modules(model)):
+        place = _foreign_code(module)
+        if place:
+            raise PlanError(
+                f"expected attention layers of transformers, found layer {number} "
+                f"({type(module).__name__}) replaced by {place}; undo what patched the model, or "
+                "load it anew"
+            )
+
+
+def check_cache(cache: Any) -> None:
+    """Raise PlanError unless a KV cache keeps every key as it was, one a token, in order."""
+    if cache is None:
+        return
+    found = type(cache).__name__
+    if type(cache) is DynamicCache:
+        others = {type(one).__name__ for one in cache.layers if type(one) is not DynamicLayer}
+        if not others:
+            return
+        found = f"one with layers of {', '.join(sorted(others))}"
+    raise PlanError(
+        f"expected a DynamicCache or none, found {found}: its keys are not laid out one per token "
+        "in prompt order, as they were computed; leave cache_implementation out"
+    )
+
+
+def _attention_modules(model: Any) -> list[Any]:
+    """Return the modules that compute attention, in the order of layers."""
+    if model not in _attentions:
+        _attentions[model] = [
+            module
+            for module in model.modules()
+            if hasattr(module, "layer_idx") and hasattr(module, "o_proj")
+        ]
+    return _attentions[model]
+
+
+def _foreign_code(module: Any) -> str | None:
+    """Return where a module's forward comes from, if not from transformers.
+
+    accelerate, which places layers on devices, wraps the original and keeps it.
+    """
+    replaced = vars(module).get("forward")
+    if hasattr(module, "_hf_hook"):
+        replaced = getattr(module, "_old_forward", None)
+    forward = type(module).forward if replaced is None else replaced
+    place = str(getattr(forward, "__module__", type(forward).__module__))
+    return None if place.startswith("transformers.") else place

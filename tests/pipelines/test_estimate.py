@@ -1,0 +1,116 @@
+"""Dry runs: the plan and the size of the build that would follow, and nothing written."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from sift_index.cli.main import cli
+from sift_index.errors import FingerprintMismatchError
+from sift_index.pipelines.documents import Piece
+from sift_index.pipelines.estimate import BuildEstimate, estimate_build, take_samples
+from sift_index.pipelines.measurement import Sample, mean_sample
+from sift_index.pipelines.planner import Unit
+from sift_index.selection.policy import CORPUS, ProbePolicy
+from tests.pipelines.builds import POLICY, InlineCrew, many_documents, text, tiny_config
+from tests.pipelines.builds import write_corpus as write
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(local_ray, monkeypatch):
+    threads = torch.get_num_threads()
+    monkeypatch.setattr("sift_index.pipelines.estimate.Crew", InlineCrew)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def estimate(tiny_model_dir, tmp_path):
+    def _estimate(corpus: Path, index: Path | None = None, **changes) -> BuildEstimate:
+        target = index or tmp_path / "nowhere"
+        return estimate_build(tiny_config(corpus, target, tiny_model_dir, **changes))
+
+    return _estimate
+
+
+def plan(*lengths: int) -> list[Unit]:
+    pieces = [Piece(bytes([n]) * 16, length, None, 0) for n, length in enumerate(lengths)]  # type: ignore[arg-type]
+    return [Unit("a", tuple(pieces[:3])), Unit("b", tuple(pieces[3:]))]
+
+
+def test_samples_are_spread_along_the_plan():
+    units = plan(*[100] * 40)
+    numbers = [[piece.key[0] for piece in run] for run in take_samples(units, 200, count=4)]
+    assert [len(run) for run in numbers] == [2, 2, 2, 2]
+    # Parts of ten documents; each sample lies around the middle of its own.
+    assert [run[0] for run in numbers] == [4, 14, 24, 34]
+
+
+def test_a_small_plan_is_one_sample_and_an_empty_one_none():
+    units = plan(10, 20, 30, 40)
+    assert [[piece.tokens for piece in run] for run in take_samples(units, 25)] == [
+        [10, 20, 30, 40]
+    ]
+    assert take_samples([], 100) == []
+
+
+def test_a_long_document_is_a_sample_by_itself():
+    units = plan(*[100] * 20, 5000)
+    assert [piece.tokens for piece in take_samples(units, 200, count=2)[-1]] == [5000]
+
+
+def test_plan_and_size_are_those_of_the_build(estimate, inline, tmp_path):
+    corpus, index = many_documents(tmp_path / "corpus"), tmp_path / "index"
+    found = estimate(corpus)
+    built = inline(corpus, index)
+    assert (found.documents, found.keys) == (built.documents, built.new_keys)
+    assert (found.tokens, found.units) == (built.new_tokens, built.units)
+    assert found.index_bytes == pytest.approx(built.index_bytes, rel=0.1)
+    assert 0 < found.measured_tokens < found.tokens
+    assert 0 < found.device_hours * 3600 < found.seconds
+    assert found.tokens / found.tokens_per_second == pytest.approx(
+        found.device_hours * 3600, rel=1e-3
+    )
+
+
+def test_a_dry_run_writes_nothing(estimate, tmp_path):
+    corpus = write(tmp_path / "corpus", {"a.txt": text(300, 1)})
+    for policy in (POLICY, ProbePolicy(probe_rows=64, probe_tokens=64, probe_source=CORPUS)):
+        estimate(corpus, policy=policy)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
+
+
+def test_what_an_index_holds_needs_no_work(estimate, inline, tmp_path):
+    corpus, index = write(tmp_path / "corpus", {"a.txt": text(300, 1)}), tmp_path / "index"
+    inline(corpus, index)
+    done = estimate(corpus, index)
+    assert (done.documents, done.keys, done.tokens, done.units) == (1, 0, 0, 0)
+    write(corpus, {"b.txt": text(200, 2)})
+    assert (estimate(corpus, index).keys, estimate(corpus, index).tokens) == (1, 202)
+
+
+def test_a_build_that_would_be_refused_is_refused(estimate, inline, tmp_path):
+    corpus, index = write(tmp_path / "corpus", {"a.txt": text(300, 1)}), tmp_path / "index"
+    inline(corpus, index)
+    with pytest.raises(FingerprintMismatchError):
+        estimate(corpus, index, policy=ProbePolicy(probe_rows=32, probe_tokens=64))
+
+
+def test_workers_measure_together():
+    found = mean_sample([Sample(100, 1.0, 50), Sample(100, 3.0, 50)])
+    assert found == Sample(100, 2.0, 50)
+
+
+def test_the_command_prints_an_estimate(tmp_path, tiny_model_dir):
+    corpus = write(tmp_path / "corpus", {"a.txt": text(300, 1)})
+    target = str(tmp_path / "index")
+    arguments = ["build", str(corpus), "--model", str(tiny_model_dir), "--index", target]
+    arguments += ["--device", "cpu", "--threads", "1", "--dry-run"]
+    shown = CliRunner().invoke(cli, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "1 keys to compute" in shown.output and "nothing was written" in shown.output
+    values = CliRunner().invoke(cli, [*arguments, "--output", "json"])
+    assert json.loads(values.stdout)["tokens"] == 302
+    assert not (tmp_path / "index").exists()
