@@ -1,0 +1,103 @@
+"""The example engine answers as transformers does under the same plan, and densely without one."""
+
+import pytest
+import torch
+
+from sift_index.adapters.transformers import sift_attention
+from sift_index.errors import UsageError
+from sift_index.prompts import Segment
+from sift_index.runtime.index import SiftIndex
+from sift_index.serving.example_engine import ExampleEngine
+from tests.plans import layout_of, tiny, tokens, write_index
+from tests.plans import loaded as as_loaded
+from tests.serving.served import MODEL, prompt
+
+NEW = 8
+
+
+def generated(model, ids) -> list[int]:
+    inputs = torch.tensor([ids])
+    options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+    # With a mask, tokens that happen to be the pad token are not taken for padding.
+    found = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)
+    return found[0, len(ids) :].tolist()
+
+
+def under_plan(model, plan) -> list[int]:
+    with sift_attention(model, plan):
+        return generated(model, plan.ids)
+
+
+@pytest.mark.parametrize("chunk, page_size", [(64, 16), (300, 64), (4096, 256)])
+def test_a_batch_answers_as_transformers_does(index, chunk, page_size):
+    engine = ExampleEngine(MODEL.model, index, page_size, pages=4096 // page_size, chunk=chunk)
+    handles = [
+        engine.layer.from_segments(prompt(index, 300, -3, 129)),
+        engine.layer.from_ids([i for part in prompt(index, 520, 40) for i in part.ids]),
+        engine.layer.from_ids(tokens(50, seed=9)),
+    ]
+    assert [handle.plan.hits for handle in handles] == [2, 2, 0]
+    free = len(engine.free)
+    expected = [under_plan(MODEL.model, handle.plan) for handle in handles]
+    assert engine.generate(handles, NEW) == expected
+    assert engine.generate(handles[::-1], NEW) == expected[::-1]
+    assert sorted(engine.free) == list(range(free))
+    # Another answer than dense attention's: the plan is in force.
+    assert expected[0] != generated(MODEL.model, handles[0].ids)
+
+
+def test_what_is_not_indexed_is_answered_densely(index):
+    engine = ExampleEngine(MODEL.model, index)
+    prompts = [tokens(700, seed=21), tokens(33, seed=22)]
+    answers = engine.generate([engine.layer.from_ids(ids) for ids in prompts], NEW)
+    assert answers == [generated(MODEL.model, ids) for ids in prompts]
+    assert engine.layer.counters().density == 1.0
+
+
+def test_pages_run_out(index):
+    engine = ExampleEngine(MODEL.model, index, pages=5)
+    handles = [engine.layer.from_ids(tokens(n)) for n in (30, 40)]
+    with pytest.raises(UsageError, match="at most 5 KV pages, found 6"):
+        engine.generate(handles, 8)
+    assert len(engine.generate(handles[:1], 8)[0]) == 8 and len(engine.free) == 5
+    assert engine.generate([], 8) == []
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "qwen2"])
+def test_other_models_of_the_kind(model_type, tmp_path):
+    model = as_loaded(tiny(model_type))
+    document = tokens(300)
+    write_index(tmp_path / "i", model, layout_of(model.model), {"a": [document]})
+    engine = ExampleEngine(model.model, SiftIndex.open(tmp_path / "i", model.model))
+    glue = Segment(tokens(9), glue=True)
+    segments = [glue, Segment(document), glue]
+    with pytest.warns(match="prefix"):
+        handle = engine.layer.from_segments(segments)
+    assert engine.generate([handle], NEW) == [under_plan(model.model, handle.plan)]
+
+
+@pytest.fixture(scope="module")
+def small(smollm2, tmp_path_factory):
+    """SmolLM2 with two documents that attend to nothing of each other, as no build gives them."""
+    ids = smollm2.tokenizer("Light is slower in glass than in air. " * 40).input_ids
+    documents = {"a": [ids[:150]], "b": [ids[150:390]]}
+    root = tmp_path_factory.mktemp("index") / "i"
+    write_index(root, smollm2, layout_of(smollm2.model), documents, kind="off")
+    return SiftIndex.open(root, smollm2.model, smollm2.tokenizer), documents
+
+
+def test_a_trained_model_gives_the_tokens_of_sift_attention(smollm2, small):
+    index, documents = small
+    writer = index.writer(smollm2)
+    segments = [
+        Segment(writer.prefix(), glue=True),
+        *(Segment(ids) for (ids,) in documents.values()),
+        Segment(writer.query("Where is light slower?"), glue=True),
+    ]
+    engine = ExampleEngine(smollm2.model, index, chunk=128)
+    handle = engine.layer.from_segments(segments)
+    assert handle.plan.hits == 2
+    assert engine.generate([handle], NEW) == [under_plan(smollm2.model, handle.plan)]
+    assert engine.layer.counters().density < 0.9
+    unknown = engine.layer.from_ids(smollm2.tokenizer("The capital of France is").input_ids)
+    assert engine.generate([unknown], NEW) == [generated(smollm2.model, unknown.ids)]
