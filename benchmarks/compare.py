@@ -40,7 +40,7 @@ def comparison(
 ) -> Iterator[tuple[str, str, float, str]]:
     """Yield values of result rows: both means, their paired change and, of KL, their ratio."""
     for name, unit in UNITS.items():
-        found, reference = _numbers(first, method, name), _numbers(second, other, name)
+        found, reference = numbers(first, method, name), numbers(second, other, name)
         yield case, name, float(found.mean()), unit
         yield case, f"{name}_other", float(reference.mean()), unit
         change = bootstrap((found - reference).tolist())
@@ -61,7 +61,7 @@ def _kl_ratio(levels: list[Curve], other: Curve) -> Interval:
         wanted, reference = (float(numbers[at].mean()) for numbers in other)
         return (kl_at(wanted, points) if len(points) > 1 else points[0][1]) / reference
 
-    return _resampled(len(other[0]), ratio)
+    return resampled(len(other[0]), ratio)
 
 
 def _read(path: Path) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
@@ -70,14 +70,14 @@ def _read(path: Path) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
 
 
 def _curve(scores: Scores, method: str) -> Curve:
-    return _numbers(scores, method, "density"), _numbers(scores, method, "kl")
+    return numbers(scores, method, "density"), numbers(scores, method, "kl")
 
 
-def _numbers(scores: Scores, method: str, metric: str) -> Numbers:
+def numbers(scores: Scores, method: str, metric: str) -> Numbers:
     return np.array([prompt[method][metric] for prompt in scores])
 
 
-def _resampled(count: int, statistic: Callable[[Draw], float]) -> Interval:
+def resampled(count: int, statistic: Callable[[Draw], float]) -> Interval:
     """Return a statistic of all prompts with its interval, drawn as `bootstrap` draws."""
     draws = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
     tail = (1 - CONFIDENCE) / 2

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ttft_table import ENERGY, HEADING, REUSE, TTFT, arranged, is_reuse
+
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
@@ -38,6 +40,22 @@ LONG = {
     "kl": "KL, nats",
     "top1": "top-1",
     "nll": "NLL",
+}
+UNION = {
+    "prompts": "prompts",
+    "density": "density",
+    "ca_density": "CA density",
+    "kl": "KL, nats",
+    "kl_ratio": "of probes alone at this CA density",
+    "top1": "top-1",
+}
+LA_KEYS = {
+    "prompts": "prompts",
+    "density": "density",
+    "la_density": "LA density",
+    "la_density_ratio": "of 128 keys at this KL",
+    "kl": "KL, nats",
+    "top1": "top-1",
 }
 PAIRS = {
     "prompts": "prompts",
@@ -100,6 +118,18 @@ FAULTS = {
     "fuzz_hangs": "hangs",
     "fuzz_peak_mb": "most memory, MiB",
 }
+BUILD_SPEED = {
+    "tokens_per_second": "tokens/s",
+    "throughput_vs_dense": "of a dense prefill",
+    "rest_ms": "rest, ms",
+    "attention_ms": "attention",
+    "skipped_ms": "skipped layers",
+    "statistics_ms": "statistics",
+    "probe_bank_ms": "probe bank",
+    "packing_ms": "packing",
+    "peak_above_model": "memory above the model, GiB",
+    "peak_above_model_2x": "with twice the tokens",
+}
 MEANS = {"pooled": "all together", "overall": "by head and layer"}
 Row = dict[str, Any]
 Case = dict[str, Row]  # by metric
@@ -130,11 +160,18 @@ def render(text: str, results: Path = RESULTS) -> str:
     return MARKED.sub(replaced, text)
 
 
-def quality_table(rows: list[Row], columns: dict[str, str] = QUALITY) -> str:
+def quality_table(
+    rows: list[Row], columns: dict[str, str] = QUALITY, heading: str = "model / data / method"
+) -> str:
     """One line per model, data set and method, the closest first; columns that were measured."""
     cases = _by_case(rows)
     names = sorted(cases, key=lambda name: (name.split("/")[:-1], cases[name]["kl"]["value"]))
-    return _cases_table("model / data / method", {name: cases[name] for name in names}, columns)
+    return _cases_table(heading, {name: cases[name] for name in names}, columns)
+
+
+def study_table(rows: list[Row], columns: dict[str, str]) -> str:
+    """One line per family and threshold of a study, the closest to dense first."""
+    return quality_table(rows, columns, "study / model / data / family@threshold")
 
 
 def build_table(rows: list[Row]) -> str:
@@ -237,7 +274,30 @@ def of_data(*names: str, own_probes: bool = False) -> Callable[[str], bool]:
     return lambda case: case.split("/")[1] in names and ("own-probes" in case) == own_probes
 
 
+def of_study(name: str) -> Callable[[str], bool]:
+    """Return what picks the cases of a study."""
+    return lambda case: case.split("/")[0] == name
+
+
 POOLED = "musique+wikimqa"
+
+
+def ttft_table(rows: list[Row], columns: dict[str, str] = TTFT) -> str:
+    """One line per prompt and row of prefills."""
+    return _cases_table(HEADING, arranged(_by_case(rows), columns), columns)
+
+
+def build_speed_table(rows: list[Row]) -> str:
+    """One line per document length of `sift-index bench build`."""
+    cases = sorted(_by_case(rows).items(), key=lambda item: item[1]["batch_documents"]["value"])
+    return _cases_table("documents", dict(reversed(cases)), BUILD_SPEED)
+
+
+def is_build_speed(case: str) -> bool:
+    """Whether a case is of `sift-index bench build`: `len512` and its like."""
+    return case.split("/")[-1].startswith("len")
+
+
 BLOCKS = {
     "quality": Block("quality", quality_table, of_data(POOLED)),
     "held-out": Block("quality", quality_table, of_data(f"{POOLED} (held out)")),
@@ -256,13 +316,19 @@ BLOCKS = {
     "cross": Block(
         "invariance", partial(invariance_table, columns=CROSS), lambda case: "/beta " in case
     ),
+    "ttft": Block("ttft", ttft_table, lambda case: not is_reuse(case)),
+    "energy": Block("ttft", partial(ttft_table, columns=ENERGY), lambda case: not is_reuse(case)),
+    "reuse": Block("ttft", partial(ttft_table, columns=REUSE), is_reuse),
+    "build-speed": Block("build", build_speed_table, is_build_speed),
     "speed": Block("kernels", speed_table, lambda case: "/docs-1024/" in case),
     "paths": Block("kernels", paths_table),
-    "lookup": Block("lookup", lookup_table),
+    "lookup": Block("lookup", lookup_table, lambda case: case.startswith("1m")),
     "faults": Block("faults", faults_table, lambda case: case == "format"),
     "policies": Block("policies", policies_table),
+    "union": Block("studies", partial(study_table, columns=UNION), of_study("union")),
+    "la-keys": Block("studies", partial(study_table, columns=LA_KEYS), of_study("la-keys")),
     "storage": Block("storage", storage_table),
-    "build": Block("build", build_table),
+    "build": Block("build", build_table, lambda case: not is_build_speed(case)),
 }
 
 

@@ -102,7 +102,7 @@ class _Stage:
                 run()
             fault = self._fault(contender, run())
         except Exception as problem:
-            self.absent[contender.name] = _reason(problem)
+            self.absent[contender.name] = reason_of(problem)
             return
         if fault is None:
             self.ready[contender.name] = run
@@ -135,7 +135,7 @@ class _Work:
         return tflops(self._dense if contender.dense else self._sparse, self._dim, ms)
 
 
-def _reason(problem: Exception) -> str:
+def reason_of(problem: Exception) -> str:
     """Return one line; our own errors need no type in front."""
     line = next(iter(str(problem).strip().splitlines()), "")
     if isinstance(problem, SiftError):

@@ -1,14 +1,17 @@
 """`sift-index bench`: how fast this machine runs what the project is about."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
+from sift_index.cli.benchbuild import bench_build_command
+from sift_index.cli.benchcompose import compose
+from sift_index.cli.benchlists import names, numbers
 from sift_index.cli.benchlookup import lookup
+from sift_index.cli.benchttft import ttft
 from sift_index.cli.frame import FAILED, emit, framed, table
 from sift_index.errors import UsageError
 
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from sift_index.bench.run import RunOptions
     from sift_index.bench.session import KernelReport
 
-Number = TypeVar("Number", int, float)
 WIDTH = 120
 
 
@@ -30,11 +32,16 @@ def bench() -> None:
     \b
     Example:
       sift-index bench kernels
+      sift-index bench build
       sift-index bench lookup
+      sift-index bench ttft
     """
 
 
+bench.add_command(bench_build_command)
+bench.add_command(compose)
 bench.add_command(lookup)
+bench.add_command(ttft)
 
 
 @bench.command()
@@ -138,10 +145,10 @@ def kernels(
     from sift_index.bench.run import RunOptions
 
     options = CaseOptions(
-        tokens=_numbers("--tokens", tokens, int),
-        densities=_numbers("--densities", densities, float),
-        documents=_numbers("--documents", documents, int),
-        head_dims=_numbers("--head-dims", head_dims, int),
+        tokens=numbers("--tokens", tokens, int),
+        densities=numbers("--densities", densities, float),
+        documents=numbers("--documents", documents, int),
+        head_dims=numbers("--head-dims", head_dims, int),
         la_density=la_density,
         aligned=aligned,
         heads=heads,
@@ -150,7 +157,7 @@ def kernels(
         seed=seed,
     )
     run = RunOptions(options, Effort(warmup, repeats), check, budget)
-    report = _run(run, None if paths is None else _names(paths), peers, metadata, resume, results)
+    report = _run(run, None if paths is None else names(paths), peers, metadata, resume, results)
     emit(report.to_json(), lambda console: _show(console, report), output)
     return FAILED if report.wrong else 0
 
@@ -218,16 +225,3 @@ def _show(console: Console, report: "KernelReport") -> None:
         console.print(
             f"{METADATA}: upload and decode {times.wall_ms:.3f} ms, GPU {times.gpu_ms:.3f} ms"
         )
-
-
-def _names(text: str) -> list[str]:
-    return [name for part in text.split(",") if (name := part.strip())]
-
-
-def _numbers(option: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
-    try:
-        return tuple(kind(name) for name in _names(text))
-    except ValueError as problem:
-        raise UsageError(
-            f"{option}: expected numbers with commas between them, found {text!r}; see --help"
-        ) from problem

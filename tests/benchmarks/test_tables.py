@@ -68,7 +68,7 @@ def test_every_block_has_rows_and_only_the_main_ones_are_in_the_readme():
         lines = block.render(tables.RESULTS).splitlines()
         assert len(lines) > 4, name
     readme = PAGES[0].read_text(encoding="utf-8")
-    assert MARKED.findall(readme) == ["speed", "quality", "storage", "build"]
+    assert MARKED.findall(readme) == ["ttft", "speed", "quality", "storage", "build-speed", "build"]
 
 
 def test_speed_stands_beside_dense_attention_on_the_same_data():
@@ -139,6 +139,23 @@ def test_the_quality_table_begins_with_the_closest_and_leaves_out_what_is_missin
         "",
         "Measured on CPU: m.",
     ]
+
+
+def test_a_study_s_table_shows_what_was_compared_with_its_reference():
+    rows = [
+        *rows_of("s/m/a+b/new@0.1", prompts=8, la_density=0.25, kl=0.5, la_density_ratio=0.75),
+        *rows_of("s/m/a+b/old@0.1", prompts=8, la_density=0.5, kl=0.25),
+    ]
+    assert tables.study_table(rows, tables.LA_KEYS).splitlines() == [
+        "| family@threshold | prompts | LA density | of 128 keys at this KL | KL, nats |",
+        "|---|---|---|---|---|",
+        "| old@0.1 | 8 | 0.500 | – | 0.2500 |",
+        "| new@0.1 | 8 | 0.250 | 0.750 | 0.5000 |",
+        "",
+        "Measured on CPU: s, m, a+b.",
+    ]
+    cases = ["s/m/a+b/new@0.1", "other/m/a+b/new@0.1"]
+    assert [tables.of_study("s")(case) for case in cases] == [True, False]
 
 
 def test_the_invariance_table_has_both_means_of_a_case():
