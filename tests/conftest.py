@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
 # Tiny tensors gain nothing from threads, and lose much where other jobs share the cores.
@@ -12,6 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Workers of a build have two; waiting for each other, they must not spin where cores are shared.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Before anything imports Triton, which wraps kernels as they are imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 pytest_plugins = ["tests.object_store"]
 
