@@ -37,6 +37,8 @@ _ADVICE = (
     ("ACCESS_DENIED", "give credentials that may use the bucket (AWS_ACCESS_KEY_ID or a profile)"),
     ("AccessDenied", "give credentials that may use the bucket (AWS_ACCESS_KEY_ID or a profile)"),
     ("redentials", "give credentials that may use the bucket (AWS_ACCESS_KEY_ID or a profile)"),
+    ("profile", "correct AWS_PROFILE or the shared configuration files"),
+    ("resolve host", "check the network and the endpoint (AWS_ENDPOINT_URL)"),
     ("onnect", "check the network and the endpoint (AWS_ENDPOINT_URL)"),
 )
 
@@ -51,8 +53,14 @@ def s3_client(path: RemotePath) -> Any | None:
     """Return a boto3 client, which can write conditionally; None where boto3 is not installed."""
     if find_spec("boto3") is None:
         return None
+    from botocore.exceptions import BotoCoreError
+
     with store_errors(path):
-        return _client(filesystem(path).region, _settings())
+        region = filesystem(path).region
+    try:
+        return _client(region, _settings())
+    except (BotoCoreError, ValueError) as error:  # a profile, file or endpoint that is none
+        raise refused(path, error) from error
 
 
 def _settings() -> tuple[str | None, ...]:

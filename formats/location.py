@@ -76,9 +76,11 @@ def parse_location(given: str | os.PathLike[str] | RemotePath) -> Location:
     """
     if isinstance(given, RemotePath):
         return given
-    text = os.fspath(given)
+    text = os.fsdecode(given)
     if not text:
         raise misused("path of an index", _EXAMPLES, "an empty text", "use . for this folder")
+    if "\0" in text:
+        raise misused(text, _EXAMPLES, "a zero byte in it", "correct the path")
     url = _URL.match(text)
     if url is None or (not url[2] and url[1] not in SCHEMES):
         return Path(text)
@@ -95,7 +97,7 @@ def _parse_url(text: str, scheme: str, slash: str, rest: str) -> Location:
         found = "one slash, as pathlib.Path leaves it"
         raise misused(text, f"{scheme}://bucket/prefix", found, "give the URL as text")
     key = rest.rstrip("/")
-    if not _KEY.match(key) or ".." in key.split("/"):
+    if not _KEY.match(key) or {".", ".."} & set(key.split("/")):
         advice = "leave out queries; an endpoint is set with AWS_ENDPOINT_URL"
         raise misused(text, f"{scheme}://bucket/prefix", "another form", advice)
     return RemotePath(scheme, key)

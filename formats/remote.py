@@ -162,7 +162,7 @@ def _put_conditionally(client: Any, path: RemotePath, data: bytes) -> bool:
             if code in _TAKEN:
                 # When an answer is lost, the client asks again and meets its own object.
                 asked_again = error.response.get("ResponseMetadata", {}).get("RetryAttempts")
-                return bool(asked_again) and _stored(client, path.bucket, key) == data
+                return bool(asked_again) and _stored(client, path) == data
             if code not in _BUSY or attempt == _BUSY_ATTEMPTS - 1:
                 raise refused(path, error) from error
         except BotoCoreError as error:
@@ -170,5 +170,11 @@ def _put_conditionally(client: Any, path: RemotePath, data: bytes) -> bool:
     return False
 
 
-def _stored(client: Any, bucket: str, key: str) -> bytes:
-    return bytes(client.get_object(Bucket=bucket, Key=key)["Body"].read())
+def _stored(client: Any, path: RemotePath) -> bytes:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        found = client.get_object(Bucket=path.bucket, Key=path.key.partition("/")[2])
+        return bytes(found["Body"].read())
+    except (BotoCoreError, ClientError) as error:
+        raise refused(path, error) from error

@@ -41,6 +41,8 @@ def test_what_a_user_gives_becomes_a_path(given: str | Path, expected: object) -
         ("s3://bucket//index", "another form"),
         ("s3://bucket/../other", "another form"),
         ("s3://bucket/index?endpoint_override=x", "leave out queries"),
+        ("folder\0", "a zero byte in it"),
+        ("s3://bucket/./index", "another form"),
     ],
 )
 def test_what_names_no_place_is_refused(given: str | Path, message: str) -> None:

@@ -363,3 +363,10 @@ def test_missing_credentials_are_told(bucket: Bucket, monkeypatch: pytest.Monkey
     assert "AWS_SESSION_TOKEN" not in os.environ
     with pytest.raises(StorageError, match="give credentials"):
         IndexReader.open(bucket.url("index"))
+
+
+def test_a_profile_that_is_none_is_said(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    buckets._client.cache_clear()
+    with pytest.raises(StorageError, match="correct AWS_PROFILE"):
+        buckets.s3_client(RemotePath("s3", f"{bucket.name}/index"))
