@@ -1,7 +1,8 @@
 """Connections to object stores, and what their refusals mean.
 
-Credentials and endpoints come from where the stores' own tools take them: the environment, shared
-configuration files, the machine. Addresses hold none.
+Credentials and regions come from where the stores' own tools take them: the environment, shared
+configuration files, the machine. Addresses hold none. An endpoint comes from the environment alone:
+reads (pyarrow) and conditional writes (boto3) must go to the same store.
 """
 
 from __future__ import annotations
@@ -95,8 +96,11 @@ def _client(region: str, settings: tuple[str | None, ...]) -> Any:
         connect_timeout=CONNECT_SECONDS,
         read_timeout=REQUEST_SECONDS,
         retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+        ignore_configured_endpoint_urls=True,
     )
-    return boto3.session.Session().client("s3", region_name=region, config=limits)
+    endpoint = settings[0] or settings[1]
+    session = boto3.session.Session()
+    return session.client("s3", region_name=region, endpoint_url=endpoint, config=limits)
 
 
 @contextmanager

@@ -370,3 +370,15 @@ def test_a_profile_that_is_none_is_said(bucket: Bucket, monkeypatch: pytest.Monk
     buckets._client.cache_clear()
     with pytest.raises(StorageError, match="correct AWS_PROFILE"):
         buckets.s3_client(RemotePath("s3", f"{bucket.name}/index"))
+
+
+def test_reads_and_writes_go_to_one_endpoint(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shared = tmp_path / "config"
+    shared.write_text("[default]\nendpoint_url = http://127.0.0.1:9\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(shared))
+    buckets._client.cache_clear()
+    client = buckets.s3_client(RemotePath("s3", f"{bucket.name}/index"))
+    assert client is not None
+    assert client.meta.endpoint_url == os.environ["AWS_ENDPOINT_URL"].rstrip("/")
