@@ -65,19 +65,14 @@ class PromptRows:
 
     def check(self, ids: torch.Tensor, name: str) -> None:
         """Raise PlanError unless ids, int [columns], are the plan's; `name` says which prompt."""
-        wanted = self.prompt.plan.tokens[0, self.row_start :]
-        count = min(len(wanted), self.columns - self.skipped)
-        if not count:
-            return  # decoding: no device is waited for
-        wanted, found = wanted[:count], ids[self.skipped : self.skipped + count].cpu()
-        if torch.equal(wanted, found):
+        difference = self.prompt.plan.first_difference(ids[self.skipped :], self.row_start)
+        if difference is None:
             return
-        at = int((wanted != found).nonzero()[0])
+        at, wanted, found = difference
         behind = f", behind {self.pad} tokens of padding" if self.pad else ""
         raise PlanError(
-            f"{name}expected the plan's tokens, found token {int(found[at])} at position "
-            f"{self.row_start + at} where the plan has {int(wanted[at])}{behind}; compose this "
-            "prompt"
+            f"{name}expected the plan's tokens, found token {found} at position {at} where the "
+            f"plan has {wanted}{behind}; compose this prompt"
         )
 
     def attend(

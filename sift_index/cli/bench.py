@@ -9,8 +9,8 @@ from rich.console import Console
 
 from sift_index.cli.benchbuild import bench_build_command
 from sift_index.cli.benchcompose import compose
-from sift_index.cli.benchlists import names, numbers
 from sift_index.cli.benchlookup import lookup
+from sift_index.cli.benchoptions import check_resume, names, numbers
 from sift_index.cli.benchttft import ttft
 from sift_index.cli.frame import FAILED, emit, framed, table
 from sift_index.errors import UsageError
@@ -177,14 +177,11 @@ def _run(
     from sift_index.bench.session import bench_kernels, missing_cases
     from sift_index.evaluation.results import read_results
 
+    check_resume(resume, results)
     cases = options.cases.cases()
     contenders = [*_peers(peers), *chosen_paths(paths)]
     known = read_results(results) if results else {}
     if resume:
-        if results is None:
-            raise UsageError(
-                "expected --results with --resume, found none; name the file to go on with"
-            )
         cases = missing_cases(cases, contenders, known)
         metadata = metadata and (METADATA, "metadata_ms") not in known
     device = _cuda_device()

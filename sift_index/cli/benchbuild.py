@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from sift_index.cli.benchlists import numbers
+from sift_index.cli.benchoptions import check_resume, numbers
 from sift_index.cli.frame import emit, framed, table
 from sift_index.errors import UsageError
 
@@ -92,10 +92,7 @@ def bench_build_command(
     from sift_index.bench.measure import Effort
     from sift_index.selection.policy import load_policy
 
-    if resume and results is None:
-        raise UsageError(
-            "expected --results with --resume, found none; name the file to go on with"
-        )
+    check_resume(resume, results)
     options = BuildOptions(
         policy=load_policy(policy),
         documents=numbers("--documents", documents, int),

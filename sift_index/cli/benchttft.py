@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from sift_index.cli.benchlists import names, numbers
+from sift_index.cli.benchoptions import check_resume, names, numbers
 from sift_index.cli.frame import FAILED, emit, framed, table
 from sift_index.errors import UsageError
 
@@ -177,10 +177,7 @@ def _check_files(resume: bool, results: Path | None, crossover: Path | None) -> 
     from sift_index.evaluation.results import read_results
     from sift_index.outputs import require_writable
 
-    if resume and results is None:
-        raise UsageError(
-            "expected --results with --resume, found none; name the file to go on with"
-        )
+    check_resume(resume, results)
     if crossover and (resume or results):
         raise UsageError(
             "expected --crossover alone, found --results beside it; run the command twice"

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import log
 from pathlib import Path
@@ -120,11 +121,12 @@ def find_crossover(
         return read_crossover(Path(wanted))
     if device.type != "cuda":
         return None
-    return _packaged(torch.cuda.get_device_name(device))
+    return _packaged(packaged_tables(), torch.cuda.get_device_name(device))
 
 
-def _packaged(device: str) -> Crossover | None:
-    tables = (read_crossover(path) for path in sorted(packaged_tables().glob("*.yaml")))
+@lru_cache(maxsize=16)  # asked for with every prompt
+def _packaged(folder: Path, device: str) -> Crossover | None:
+    tables = (read_crossover(path) for path in sorted(folder.glob("*.yaml")))
     return next((table for table in tables if table.device == device), None)
 
 

@@ -53,6 +53,20 @@ class PromptPlan:
         """Token ids as numbers."""
         return tuple(self._values.tolist())
 
+    def first_difference(self, ids: torch.Tensor, start: int) -> tuple[int, int, int] | None:
+        """Return where other token ids first differ: position, this plan's id, the other; or None.
+
+        ids: int64 [n], from position `start` on; those behind the prompt's end may be any.
+        """
+        wanted = self.tokens[0, start : start + len(ids)]
+        if not len(wanted):
+            return None  # decoding: no device is waited for
+        found = ids[: len(wanted)].cpu()
+        if torch.equal(wanted, found):
+            return None
+        at = int((wanted != found).nonzero()[0])
+        return start + at, int(wanted[at]), int(found[at])
+
     @property
     def input_ids(self) -> torch.Tensor:
         """Token ids as int64 [1, length], as transformers takes them; a copy each time."""

@@ -52,12 +52,13 @@ class RequestHandle:
         """
         if start < 0:
             raise PlanError(f"expected a position from 0, found {start}; pass that of the first id")
-        for at, (wanted, found) in enumerate(zip(self.ids[start:], ids, strict=False), start):
-            if wanted != found:
-                raise PlanError(
-                    f"expected the plan's tokens, found token {found} at position {at} where the "
-                    f"plan has {wanted}; make a handle for this prompt"
-                )
+        difference = self.plan.first_difference(torch.tensor(ids, dtype=torch.int64), start)
+        if difference is not None:
+            at, wanted, found = difference
+            raise PlanError(
+                f"expected the plan's tokens, found token {found} at position {at} where the "
+                f"plan has {wanted}; make a handle for this prompt"
+            )
 
     def prepare(self, device: torch.device | str) -> None:
         """Begin to upload and decode for `device`, so that the first step finds it done."""

@@ -1,6 +1,7 @@
-"""Options of benchmarks that hold several values with commas between them."""
+"""What options of several benchmarks have in common: lists, and going on with a results file."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from sift_index.errors import UsageError
@@ -21,3 +22,11 @@ def numbers(option: str, text: str, kind: Callable[[str], Value]) -> tuple[Value
         raise UsageError(
             f"{option}: expected numbers with commas between them, found {text!r}; see --help"
         ) from problem
+
+
+def check_resume(resume: bool, results: Path | None) -> None:
+    """Raise UsageError where a run should go on and nobody says with which file."""
+    if resume and results is None:
+        raise UsageError(
+            "expected --results with --resume, found none; name the file to go on with"
+        )
