@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # One tree under two names: the package sees the top-level folders through links.
 SOURCES := formats kernels sift_index pipelines configs tests benchmarks
 
-.PHONY: setup demo test lint typecheck pytest wheel clean faults fuzz
+.PHONY: setup demo test lint typecheck pytest wheel clean faults fuzz kills
 
 setup: $(READY)
 
@@ -35,7 +35,8 @@ typecheck: setup
 	$(BIN)/mypy
 
 pytest: setup
-	$(BIN)/python -m pytest
+	# Files share clusters and models; two processes, for each may start Ray.
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 wheel: setup
 	$(BIN)/python -m build --wheel
@@ -51,3 +52,9 @@ faults: setup
 fuzz: setup
 	$(BIN)/pip install --constraint $(CONSTRAINTS) atheris
 	$(BIN)/python -m benchmarks.fuzz
+
+# Builds on a cluster of three nodes of this machine: the slow tests, then 50 kills at random
+# moments (half an hour); numbers go to benchmarks/results/kills.json.
+kills: setup
+	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m benchmarks.kills

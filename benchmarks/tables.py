@@ -107,6 +107,22 @@ LOOKUP = {
     "key_bytes": "key table, bytes a key",
     "document_map_bytes": "document ids, bytes a key",
 }
+PLAN = {
+    "documents": "documents",
+    "seconds": "seconds",
+    "cpu_s": "driver's CPU, s",
+    "units": "units",
+    "tokens_per_second": "tokens/s",
+    "tokens_per_cpu_second": "tokens/s of CPU",
+    "core_hours_at_100m": "CPU hours at 100 million",
+    "plan_s": "planning, s",
+    "hand_out_s": "handing out, s",
+    "publish_s": "publishing, s",
+    "unchanged_s": "nothing new, s",
+    "units_per_second": "units/s",
+    "driver_cpu_share": "driver, of a core",
+    "peak_gib": "driver's peak memory, GiB",
+}
 FAULTS = {
     "flips": "flipped bits",
     "flips_missed": "missed",
@@ -117,6 +133,26 @@ FAULTS = {
     "fuzz_crashes": "crashes",
     "fuzz_hangs": "hangs",
     "fuzz_peak_mb": "most memory, MiB",
+}
+KILLS = {
+    "builds": "builds",
+    "kills": "kills",
+    "lost": "documents lost",
+    "duplicated": "rows twice",
+    "recomputed": "computed again",
+    "replaced": "files replaced",
+    "different": "unlike undisturbed",
+    "stopped": "gave up",
+    "units": "units",
+    "computed": "units begun",
+    "split": "builds with a unit split",
+}
+KILL_PHASES = {
+    "scanning": "while scanning",
+    "loading": "loading models",
+    "first_commit": "first commit",
+    "units": "units",
+    "publishing": "publishing",
 }
 BUILD_SPEED = {
     "tokens_per_second": "tokens/s",
@@ -229,9 +265,19 @@ def lookup_table(rows: list[Row]) -> str:
     return _cases_table("index", _by_case(rows), LOOKUP)
 
 
+def plan_table(rows: list[Row]) -> str:
+    """One line per kind of work of a driver and number of documents or workers."""
+    return _cases_table("work / size", _by_case(rows), PLAN)
+
+
 def faults_table(rows: list[Row]) -> str:
     """Damage and hostile input that was tried, and what of it was missed."""
     return _cases_table("index", _by_case(rows), FAULTS)
+
+
+def kills_table(rows: list[Row], heading: str, columns: dict[str, str]) -> str:
+    """Builds that were killed: what was lost, or a line per victim with the moments."""
+    return _cases_table(heading, _by_case(rows), columns)
 
 
 def policies_table(rows: list[Row]) -> str:
@@ -323,7 +369,16 @@ BLOCKS = {
     "speed": Block("kernels", speed_table, lambda case: "/docs-1024/" in case),
     "paths": Block("kernels", paths_table),
     "lookup": Block("lookup", lookup_table, lambda case: case.startswith("1m")),
+    "plan": Block("plan", plan_table),
     "faults": Block("faults", faults_table, lambda case: case == "format"),
+    "kills": Block(
+        "kills", partial(kills_table, heading="case", columns=KILLS), lambda case: case == "build"
+    ),
+    "kill-points": Block(
+        "kills",
+        partial(kills_table, heading="victim", columns=KILL_PHASES),
+        lambda case: case != "build",
+    ),
     "policies": Block("policies", policies_table),
     "union": Block("studies", partial(study_table, columns=UNION), of_study("union")),
     "la-keys": Block("studies", partial(study_table, columns=LA_KEYS), of_study("la-keys")),

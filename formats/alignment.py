@@ -26,30 +26,38 @@ ALIGNMENT = 64
 _BUFFER = struct.Struct("<qq")  # offset in the body, bytes
 
 
-def aligned(data: bytes) -> bytes:
-    """Return the file (of one record batch, not compressed) with its buffers moved apart."""
+def aligned(data: bytes | memoryview) -> bytes:
+    """Return the file (of one record batch, not compressed) with its buffers moved apart.
+
+    The body is copied once into what is patched and once into what is returned.
+    """
     file = bytearray(data)
     block = vector(file, footer_table(file), FOOTER_BATCHES)
     offset, head_bytes, body_bytes = BLOCK.unpack_from(file, block)
     start = offset + head_bytes
     gap = -start % ALIGNMENT
-    body = _move_buffers(file, offset + 8, memoryview(data)[start : start + body_bytes])
+    parts, size = _move_buffers(file, offset + 8, start)
     struct.pack_into("<i", file, offset + 4, head_bytes - 8 + gap)
-    BLOCK.pack_into(file, block, offset, head_bytes + gap, len(body))
-    return bytes(file[:start]) + bytes(gap) + body + bytes(file[start + body_bytes :])
+    BLOCK.pack_into(file, block, offset, head_bytes + gap, size)
+    whole = memoryview(file)
+    return b"".join([whole[:start], bytes(gap), *parts, whole[start + body_bytes :]])
 
 
-def _move_buffers(file: bytearray, message: int, body: memoryview) -> bytes:
-    """Return the spread body; its offsets and length are patched into the message."""
+def _move_buffers(
+    file: bytearray, message: int, start: int
+) -> tuple[list[memoryview | bytes], int]:
+    """Return the parts of the spread body and its length, patched into the message."""
     table = root(file, message)
     buffers = vector(file, target(file, table, MESSAGE_HEADER), BATCH_BUFFERS)
-    moved = bytearray()
+    parts: list[memoryview | bytes] = []
+    length = 0
     for i in range(u32(file, buffers - 4)):
         place = buffers + _BUFFER.size * i
         offset, size = _BUFFER.unpack_from(file, place)
-        _BUFFER.pack_into(file, place, len(moved), size)
-        moved += body[offset : offset + size]
-        moved += bytes(-len(moved) % ALIGNMENT)
-    if moved:  # an empty body has no length field to patch
-        struct.pack_into("<q", file, field(file, table, MESSAGE_BODY), len(moved))
-    return bytes(moved)
+        _BUFFER.pack_into(file, place, length, size)
+        pad = -size % ALIGNMENT
+        parts += [memoryview(file)[start + offset : start + offset + size], bytes(pad)]
+        length += size + pad
+    if length:  # an empty body has no length field to patch
+        struct.pack_into("<q", file, field(file, table, MESSAGE_BODY), length)
+    return parts, length

@@ -49,7 +49,7 @@ def ipc_bytes(batch: pa.RecordBatch) -> bytes:
     options = pa.ipc.IpcWriteOptions(compression=None)
     with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
-    return aligned(bytes(sink.getvalue()))
+    return aligned(memoryview(sink.getvalue()))
 
 
 def read_batch(data: pa.Buffer, schema: pa.Schema, where: object) -> pa.RecordBatch:

@@ -23,8 +23,8 @@ from sift_index.formats.manifest import (
     versions,
 )
 from sift_index.formats.meanwhile import conflict_when_replaced
-from sift_index.formats.packs import Pack
 from sift_index.formats.problems import misused
+from sift_index.formats.removal import tokens_of
 from sift_index.formats.store import IndexPaths
 
 WRITER = "sift-index delete"
@@ -114,14 +114,9 @@ def _without(
 def _tokens(
     paths: IndexPaths, manifest: Manifest, table: KeyTable, places: NDArray[np.int64]
 ) -> int:
-    """Return the tokens of some keys; opens only the packs that hold them."""
+    """Return the tokens of keys by their places in the table."""
     pack, row = (values[places] for values in table.locations())
-    total = 0
-    for number in np.unique(pack):
-        info = manifest.packs[number]
-        tokens = Pack.open(paths.pack_path(info.name), info).tokens()
-        total += int(tokens[row[pack == number]].sum(dtype=np.int64))
-    return total
+    return tokens_of(paths, manifest, pack, row)
 
 
 def _unknown(paths: IndexPaths, current: Manifest, missing: Sequence[str]) -> UsageError:

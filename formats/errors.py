@@ -75,6 +75,19 @@ class BuildError(SiftError):
     """A build cannot go on; what was committed stays and the same command resumes it."""
 
 
+class BuildInterrupted(KeyboardInterrupt):
+    """A build was stopped by a signal; what was committed stays and the same command resumes it.
+
+    No SiftError: whoever handles those means to go on. `code` is the process exit code.
+    """
+
+    CTRL_C = 130
+
+    def __init__(self, message: str, code: int = CTRL_C) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class StorageError(SiftError):
     """An object store, or the cache of what it holds, cannot be reached or refuses."""
 

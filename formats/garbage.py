@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from sift_index.formats.buildstate import state_names
 from sift_index.formats.errors import FormatError
 from sift_index.formats.location import Location
 from sift_index.formats.manifest import Manifest, read_manifest, versions
@@ -109,6 +110,9 @@ class _Plan:
                 self._judge(self.paths.packs / name, name in self._known)
         for path in self.paths.leftovers():
             self._judge(path, False)
+        # A running build writes its state again and again; young ones say what the last build did.
+        states = [self.paths.state / name for name in state_names(self.paths)]
+        self.rest += [path for path in states if self._is_old(path)]
 
     def is_fresh(self, path: Location) -> bool:
         """Say whether a file was written or used since the current version came, and lately."""
@@ -132,9 +136,11 @@ class _Plan:
 
     def _judge(self, path: Location, known: bool) -> None:
         """Remove what a removed version named, unless used lately, and what is old."""
-        old = self._store.modified(path) <= self._now - self.grace
-        keep = self.is_fresh(path) if known else not old
+        keep = self.is_fresh(path) if known else not self._is_old(path)
         (self.young if keep else self.rest).append(path)
+
+    def _is_old(self, path: Location) -> bool:
+        return self._store.modified(path) <= self._now - self.grace
 
     def _files_of(self, version: int) -> Iterator[str]:
         """Yield what a version to remove names; nothing if it is damaged: age decides then."""

@@ -43,7 +43,7 @@ class KeyColumns:
     pack: U32
     row: U32
     anchor: U64
-    doc_ids: Sequence[str]
+    doc_ids: Sequence[str] | pa.LargeStringArray
     doc_offsets: NDArray[np.int64]
     doc_keys: U32
 
@@ -153,6 +153,10 @@ class KeyTable:
         offsets = np.frombuffer(self._doc_offsets, np.int64)
         return offsets, np.frombuffer(self._doc_keys, np.uint32)
 
+    def id_column(self) -> pa.LargeStringArray:
+        """Return the document ids, sorted by their UTF-8 bytes, a view of the file."""
+        return self._ids.column
+
     @property
     def document_count(self) -> int:
         """Number of document ids."""
@@ -180,7 +184,7 @@ class _Texts:
 
     def __init__(self, column: pa.Array) -> None:
         _, offsets, data = column.buffers()
-        self._column, self._count = column, len(column)
+        self.column, self._count = column, len(column)
         self._offsets = buffer_view(offsets, "q", self._count + 1 if self._count else 0)
         self._data = buffer_view(data, "B", data.size if data is not None else 0)
 
@@ -188,7 +192,7 @@ class _Texts:
         return self._count
 
     def rising(self) -> bool:
-        before, after = self._column[:-1], self._column[1:]
+        before, after = self.column[:-1], self.column[1:]
         return not self._count or bool(pc.all(pc.less(before, after), min_count=0).as_py())
 
     def __getitem__(self, i: int) -> bytes:

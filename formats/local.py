@@ -36,6 +36,14 @@ class LocalStorage:
             except OSError as error:
                 raise cannot_write(folder, error) from error
 
+    def require_writable(self, folders: Sequence[Path]) -> None:
+        """Raise BuildError for a folder that refuses a file; leaves none behind."""
+        for folder in folders:
+            try:
+                os.unlink(_write_temp(folder, b""))
+            except OSError as error:
+                raise cannot_write(folder, error) from error
+
     def require_real_folders(self, folders: Sequence[Path]) -> None:
         """Raise IntegrityError for a folder that is a link."""
         for folder in folders:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sift_index.formats.documentmap import DocumentMap
 from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.keyorder import Keys, as_items, find_positions, stack_keys
 from sift_index.formats.keytable import KeyColumns, KeyTable
 from sift_index.formats.packs import Pack
 from sift_index.formats.problems import misused
 from sift_index.formats.store import IndexPaths
-
-Documents = Mapping[str, Sequence[bytes]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,47 +94,21 @@ def merge_rows(parts: Sequence[Rows]) -> Rows:
     )
 
 
-def merge_documents(table: KeyTable | None, documents: Documents) -> dict[bytes, Sequence[bytes]]:
-    """Return document id in UTF-8 to keys: the known ones, and the new ones over them.
-
-    Raises UsageError for an id that is no valid text.
-    """
-    merged: dict[bytes, Sequence[bytes]] = {}
-    if table is not None:
-        merged = {name.encode(): keys for name, keys in table.documents()}
-    merged.update((_utf8(name), keys) for name, keys in documents.items())
-    return merged
-
-
-def table_columns(rows: Rows, documents: Mapping[bytes, Sequence[bytes]]) -> KeyColumns:
-    """Return the content of the new key table.
+def table_columns(rows: Rows, documents: DocumentMap) -> KeyColumns:
+    """Return the content of the new key table; `documents` are sorted by id.
 
     Raises UsageError naming the first document with a key that no pack holds.
     """
-    names = sorted(documents)
-    lengths = np.array([len(documents[name]) for name in names], np.int64)
-    flat = [key for name in names for key in documents[name]]
-    wrong = next((key for key in flat if len(key) != 16), None)
-    if wrong is not None:
-        raise misused("document key", "16 bytes", len(wrong), "use identity.document_key")
-    places = find_positions(rows.keys, stack_keys(b"".join(flat)))
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    places = find_positions(rows.keys, documents.keys)
     if (places < 0).any():
         lost = int(np.argmax(places < 0))
-        name = names[int(np.searchsorted(offsets, lost, "right")) - 1]
+        owner = int(np.searchsorted(documents.offsets, lost, "right")) - 1
         raise misused(
-            f"document {name.decode()!r}",
+            f"document {documents.ids[owner].as_py()!r}",
             "keys that a pack holds",
-            flat[lost].hex(),
+            documents.keys[lost].tobytes().hex(),
             "leave out documents that failed, or pass the receipt of their unit",
         )
-    ids = [name.decode() for name in names]
     doc_keys = places.astype(np.uint32)
+    ids, offsets = documents.ids, documents.offsets
     return KeyColumns(rows.keys, rows.pack, rows.row, rows.anchor, ids, offsets, doc_keys)
-
-
-def _utf8(name: str) -> bytes:
-    try:
-        return name.encode()
-    except UnicodeEncodeError as error:
-        raise misused("document id", "valid text", ascii(name), "clean the id") from error

@@ -6,7 +6,7 @@ the other worker's pack is garbage, whatever the driver believed about who was a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from sift_index.formats.errors import IntegrityError
 from sift_index.formats.failures import FailedDocument
 from sift_index.formats.fields import Fields
 from sift_index.formats.fileinfo import PackInfo
+from sift_index.formats.keyorder import Keys, stack_keys
 from sift_index.formats.location import Location
 from sift_index.formats.problems import damaged, misused
 from sift_index.formats.store import (
@@ -108,13 +109,21 @@ def read_receipt(paths: IndexPaths, unit: str) -> Receipt:
     return receipt
 
 
-def read_receipts(paths: IndexPaths, build_digest: str | None = None) -> list[Receipt]:
-    """Return all receipts sorted by unit, or those of one build.
+def receipt_keys(receipts: Iterable[Receipt]) -> Keys:
+    """Return the keys of receipts, uint8 [n, 16], one receipt behind another."""
+    return stack_keys(b"".join(bytes.fromhex("".join(receipt.keys)) for receipt in receipts))
+
+
+def read_receipts(
+    paths: IndexPaths, build_digest: str | None = None, without: Container[str] = ()
+) -> list[Receipt]:
+    """Return all receipts sorted by unit, or those of one build; units in `without` are not read.
 
     Those that `gc` removes meanwhile are left out. Raises IntegrityError for a damaged receipt and
     for one whose pack is missing or cut.
     """
-    units = [name.removesuffix(".json") for name in file_names(paths.commits, ".json")]
+    names = [name.removesuffix(".json") for name in file_names(paths.commits, ".json")]
+    units = [unit for unit in names if unit not in without]
     receipts = [receipt for unit in units if (receipt := _read_if_there(paths, unit)) is not None]
     return [r for r in receipts if build_digest is None or r.build_digest == build_digest]
 

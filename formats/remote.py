@@ -38,6 +38,9 @@ class RemoteStorage:
                 "name"
             )
 
+    def require_writable(self, folders: Sequence[RemotePath]) -> None:
+        """Do nothing: what a key may do is known once it is tried."""
+
     def require_real_folders(self, folders: Sequence[RemotePath]) -> None:
         """Do nothing: an object store has no links."""
 

@@ -27,6 +27,9 @@ class Storage(Protocol):
     def create(self, root: Place, folders: Sequence[Place]) -> None:
         """Make the folders; raise BuildError or StorageError when that is impossible."""
 
+    def require_writable(self, folders: Sequence[Place]) -> None:
+        """Raise BuildError for a folder that no file can be written to, as far as can be told."""
+
     def require_real_folders(self, folders: Sequence[Place]) -> None:
         """Raise IntegrityError for a folder that is a link."""
 

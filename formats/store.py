@@ -56,6 +56,11 @@ class IndexPaths:
         """Folder of the probe texts that were taken from the corpus; no reader needs it."""
         return self.root / "probes"
 
+    @property
+    def state(self) -> Place:
+        """Folder of what running builds say about themselves; no reader needs it."""
+        return self.root / "state"
+
     def manifest_path(self, version: int) -> Place:
         """Return the path of one version's manifest."""
         return self.root / f"manifest-{version:08d}.json"
@@ -74,7 +79,8 @@ class IndexPaths:
 
     def require_real_folders(self) -> None:
         """Raise IntegrityError when a folder inside the index is a link to somewhere else."""
-        storage_of(self.root).require_real_folders((self.packs, self.commits, self.failed))
+        folders = (self.packs, self.commits, self.failed, self.state)
+        storage_of(self.root).require_real_folders(folders)
 
     def create(self) -> None:
         """Make the folders; raise BuildError when the file system refuses.
@@ -82,6 +88,10 @@ class IndexPaths:
         StorageError for a bucket that is not there.
         """
         storage_of(self.root).create(self.root, (self.packs, self.commits, self.failed))
+
+    def require_writable(self) -> None:
+        """Raise BuildError for folders that take no packs or receipts, before any are made."""
+        storage_of(self.root).require_writable((self.packs, self.commits))
 
     def name_of(self, path: Location) -> str:
         """Return the name of a file inside the index, such as `packs/x.arrow`."""
@@ -93,7 +103,7 @@ class IndexPaths:
 
     def leftovers(self) -> list[Location]:
         """Return temporary files and folders, without what lies in the latter."""
-        folders = (self.root, self.packs, self.commits, self.failed)
+        folders = (self.root, self.packs, self.commits, self.failed, self.state)
         found = ((folder, storage_of(folder).names(folder)) for folder in folders)
         return [
             folder / name
@@ -135,7 +145,7 @@ def write_folder_if_absent(folder: Location, files: Mapping[str, bytes]) -> bool
 
 
 def replace_atomically(path: Location, data: bytes) -> None:
-    """Write or replace a small file that nobody maps (failed/*.json only).
+    """Write or replace a small file that nobody maps (failed/*.json and state/*.json only).
 
     Raises BuildError or StorageError.
     """

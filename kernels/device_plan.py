@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sift_index.kernels.plan import TILE, MaskLayout, SparsePlan
+from sift_index.kernels import row_tiles as columns
+from sift_index.kernels.plan import MaskLayout, SparsePlan
 from sift_index.kernels.prompt_tables import (
     Ints,
     PageTable,
@@ -24,16 +25,12 @@ from sift_index.kernels.prompt_tables import (
     span_table,
     tile_table,
 )
+from sift_index.kernels.row_tiles import CallRows, Lines, Shift, call_rows, in_launch_order
+from sift_index.kernels.work import Work
 
 # What is uploaded: integers, as int32, or bytes.
-Table: TypeAlias = Ints | NDArray[np.uint8]
+Table: TypeAlias = Ints | Lines | NDArray[np.uint8]
 
-# Columns of `DevicePlan.row_tiles`. A kernel written against them takes them as constants.
-BEGIN, END, OWN_START, SLOT, TILE_ROW, LA_BASE, LA_STRIDE, SPAN = range(8)
-ROW_COLUMNS = 8
-# `LA_BASE` of tiles that have no bits to read: those of glue and of dense spans, and first tiles,
-# whose own keys are the boundary window and the diagonal.
-DENSE = -1
 # Bytes at a multiple of which every table begins, so that kernels see pointers of one kind.
 ALIGNMENT = 16
 
@@ -43,20 +40,20 @@ class Chunk:
     """What rows [row_start, row_stop) of a prompt take; the same for all layers.
 
     first_tile, tiles: the row tiles to run; those behind the table are cut from the plan's end.
-    order: int32 [tiles], their numbers, dear ones first. The first `dense` of them are dense rows,
-    glue, which see every key in front of them.
+    dense: how many of them are dense rows, glue, which see every key in front of them.
     list_stop: the key in front of which every list prefix of these rows ends, so that later keys
     need no compaction. pages: how many pages begin in front of it.
+    work: what kernels read of all this.
     """
 
     row_start: int
     row_stop: int
     first_tile: int
     tiles: int
-    order: torch.Tensor = field(repr=False)
     dense: int
     list_stop: int
     pages: int
+    work: Work = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +65,10 @@ class DevicePlan:
     offsets: int32 [layers, mask_heads, P + 1], where each page's keys begin in the list; a page is
         on where the next offset is larger. The last one is the list's length.
     counts: int32 [layers, mask_heads, slots], keys in each prefix of the list that rows may see.
-    row_tiles: int32 [T, 8], one row of columns `BEGIN` ... `SPAN` per tile of rows.
+    starts: int32 [layers, mask_heads, slots], 0: where those prefixes begin in the list.
     bits: uint8 [bytes], all spans' packed bits. Tile (r, c) of a span's triangle is entry
         e = r (r + 1) / 2 + c of the row at LA_BASE + (layer * mask_heads + head) * LA_STRIDE.
+    row_tiles: [T, 10] on the host, a line for each tile of the whole prompt (`row_tiles`).
     pages, tiles: the host's copies of the tables. source: the plan this came from.
     """
 
@@ -81,8 +79,9 @@ class DevicePlan:
     page_length: torch.Tensor = field(repr=False)
     offsets: torch.Tensor = field(repr=False)
     counts: torch.Tensor = field(repr=False)
-    row_tiles: torch.Tensor = field(repr=False)
+    starts: torch.Tensor = field(repr=False)
     bits: torch.Tensor = field(repr=False)
+    row_tiles: Lines = field(repr=False)
     # The chunk asked for last: every layer of a forward pass asks for the same one.
     _last: dict[tuple[int, int], Chunk] = field(default_factory=dict, repr=False)
 
@@ -119,22 +118,39 @@ class DevicePlan:
         """Return the same plan with chunks of its own, whose tables another stream uploads."""
         return replace(self, _last={})
 
-    def _chunk(self, row_start: int, row_stop: int) -> Chunk:
+    def call_rows(self, row_start: int, row_stop: int) -> CallRows:
+        """Return the tiles of rows [row_start, row_stop), in position order, on the host."""
+        return call_rows(self.row_tiles, self.tiles, self.length, row_start, row_stop)
+
+    def list_stop(self, row_start: int, row_stop: int) -> int:
+        """Return the key in front of which all list prefixes of these rows end."""
         first, stop = self.tiles.covering(row_start, row_stop)
-        span = self.tiles.span[first:stop]
-        last = int(span.max(initial=-1))
-        list_stop = self.source.spans[last].start if last >= 0 else 0
-        if row_start < row_stop:
-            first += max(0, row_start - self.length) // TILE
-            stop += -(-max(0, row_stop - self.length) // TILE)
-        # The last tiles see most keys. Those behind the table are dense.
-        number = np.arange(first, stop)[::-1]
-        span = np.concatenate((span, np.full(len(number) - len(span), -1)))
-        glue = span[::-1] < 0
-        order = upload_tables((np.concatenate((number[glue], number[~glue])),), self.device)[0]
-        pages = int(self.pages.start.searchsorted(list_stop))
-        dense = int(glue.sum())
-        return Chunk(row_start, row_stop, first, stop - first, order, dense, list_stop, pages)
+        last = int(self.tiles.span[first:stop].max(initial=-1))
+        return self.source.spans[last].start if last >= 0 else 0
+
+    def pages_before(self, key: int) -> int:
+        """Return how many pages begin in front of a key."""
+        return int(self.pages.start.searchsorted(key))
+
+    def _chunk(self, row_start: int, row_stop: int) -> Chunk:
+        rows, list_stop = self.call_rows(row_start, row_stop), self.list_stop(row_start, row_stop)
+        lines, dense = in_launch_order([rows], [Shift()])
+        pages = self.pages_before(list_stop)
+        work = Work(
+            layout=self.layout,
+            page_start=self.page_start[:pages],
+            page_length=self.page_length[:pages],
+            offsets=self.offsets[..., : pages + 1],
+            counts=self.counts,
+            starts=self.starts,
+            row_tiles=upload_tables((lines,), self.device)[0],
+            bits=self.bits,
+            dense=dense,
+            capacity=list_stop,
+            keys=row_stop,
+        )
+        place = (row_start, row_stop, rows.first_tile, len(lines))
+        return Chunk(*place, dense, list_stop, pages, work)
 
 
 def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
@@ -145,7 +161,7 @@ def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
     pages, tiles = page_table(plan, spans), tile_table(plan, spans)
     places, tests = _page_columns(plan, pages)
     rows = np.arange(plan.layout.layers * plan.layout.mask_heads)
-    tables: list[Table] = [places, rows, pages.slot_page, _row_columns(plan, tiles), tests]
+    tables: list[Table] = [places, rows, pages.slot_page, tests]
     blobs = _blobs(plan)
     if any(blob.is_cuda for blob in blobs):
         bits = torch.cat([blob.to(device).reshape(-1) for blob in blobs])
@@ -153,11 +169,11 @@ def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
     else:
         joined = np.concatenate([blob.numpy().reshape(-1) for blob in blobs])
         *uploaded, bits = upload([*tables, joined], device)
-    page_place, row, slot_page, row_tiles, page_test = uploaded
+    page_place, row, slot_page, page_test = uploaded
     offsets = _list_offsets(plan.layout, bits, page_place, row, page_test)
     counts = offsets.index_select(-1, slot_page)
-    start, length = page_place[0], page_place[1]
-    return DevicePlan(plan, pages, tiles, start, length, offsets, counts, row_tiles, bits)
+    place, lists = (page_place[0], page_place[1]), (counts, torch.zeros_like(counts))
+    return DevicePlan(plan, pages, tiles, *place, offsets, *lists, bits, _row_tiles(plan, tiles))
 
 
 def _list_offsets(
@@ -202,20 +218,23 @@ def _page_columns(plan: SparsePlan, pages: PageTable) -> tuple[Ints, NDArray[np.
     return places, (tests * in_span).astype(np.uint8)
 
 
-def _row_columns(plan: SparsePlan, tiles: TileTable) -> Ints:
-    """Return [T, 8], the columns `BEGIN` ... `SPAN`."""
+def _row_tiles(plan: SparsePlan, tiles: TileTable) -> Lines:
+    """Return [T, 10], the lines of the whole prompt."""
     marked = [index for index, span in enumerate(plan.spans) if span.la is not None]
-    base, stride = np.full(len(plan.spans) + 1, DENSE), np.zeros(len(plan.spans) + 1, dtype=int)
+    # One more entry, which is what glue's span number -1 finds.
+    base, stride = np.full(len(plan.spans) + 1, columns.DENSE), np.zeros(len(plan.spans) + 1, int)
     blobs = [span.la for span in plan.spans if span.la is not None]
     base[marked] = np.array(_starts(blobs), dtype=int) + sum(s.ca.numel() for s in plan.spans)
     stride[marked] = [blob.shape[-1] for blob in blobs]
-    columns = np.empty((len(tiles.begin), ROW_COLUMNS), dtype=np.int64)
-    columns[:, BEGIN], columns[:, END] = tiles.begin, tiles.end
-    columns[:, OWN_START], columns[:, SLOT] = tiles.own_start, tiles.slot
-    columns[:, TILE_ROW], columns[:, SPAN] = tiles.tile_row, tiles.span
-    columns[:, LA_BASE] = np.where(tiles.tile_row > 0, base[tiles.span], DENSE)
-    columns[:, LA_STRIDE] = stride[tiles.span]
-    return columns
+    lines = np.empty((len(tiles.begin), columns.ROW_COLUMNS), dtype=np.int32)
+    lines[:, columns.BEGIN], lines[:, columns.ROW] = tiles.begin, tiles.begin
+    lines[:, columns.FIRST], lines[:, columns.STOP] = 0, tiles.end - tiles.begin
+    lines[:, columns.OWN_START], lines[:, columns.SLOT] = tiles.own_start, tiles.slot
+    lines[:, columns.TILE_ROW] = tiles.tile_row
+    lines[:, columns.LA_BASE] = np.where(tiles.tile_row > 0, base[tiles.span], columns.DENSE)
+    lines[:, columns.LA_STRIDE] = stride[tiles.span]
+    lines[:, columns.LEVEL] = plan.level
+    return lines
 
 
 def _starts(blobs: Sequence[torch.Tensor]) -> list[int]:
@@ -236,7 +255,7 @@ def _blobs(plan: SparsePlan) -> list[torch.Tensor]:
     return blobs or [torch.zeros(1, dtype=torch.uint8)]
 
 
-def upload_tables(tables: Sequence[Ints], device: torch.device) -> list[torch.Tensor]:
+def upload_tables(tables: Sequence[Ints | Lines], device: torch.device) -> list[torch.Tensor]:
     """Return int32 tensors of the tables' shapes, views of one buffer uploaded at once."""
     return upload(tables, device)
 

@@ -22,7 +22,7 @@ from sift_index.formats.errors import PlanError, SiftError, SiftWarning, UsageEr
 from sift_index.kernels import hopper_attention, library_attention, reference, varlen
 from sift_index.kernels.device_plan import DevicePlan, device_plan
 from sift_index.kernels.lists import Pair
-from sift_index.kernels.plan import SparsePlan
+from sift_index.kernels.plan import MaskLayout, SparsePlan
 
 VARIABLE = "SIFT_ATTENTION"
 AUTO, GLUON, LIBRARY, TRITON, REFERENCE = "auto", "gluon", "library", "triton", "reference"
@@ -86,7 +86,7 @@ def attend(
     where prompts take turns. Raises UsageError for tensors and values that do not fit together, or
     SIFT_ATTENTION, PlanError for a plan of another model or device.
     """
-    _check_tensors(q, k, v)
+    check_tensors(q, k, v)
     _check_plan(q, k, plan, layer, row_start)
     if q.shape[1] == 1 and row_start >= plan.length and not return_lse:
         # Decoding: one dense row, for which PyTorch has kernels that split the keys.
@@ -237,27 +237,34 @@ def _by_reference(
     return out, reference.sparse_log_sum_exp(q, k, source, layer, row_start, scale)
 
 
-def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     """Raise UsageError unless q, k and v are of one kind and of shapes that fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 3:
-            raise _misfit(f"{name}'s shape", "[heads, tokens, head_dim]", list(x.shape), _ONE)
+            raise misfit(f"{name}'s shape", "[heads, tokens, head_dim]", list(x.shape), _ONE)
         if not x.is_floating_point():
-            raise _misfit(f"{name}'s dtype", "a floating-point type", x.dtype, "cast it")
+            raise misfit(f"{name}'s dtype", "a floating-point type", x.dtype, "cast it")
         if x.stride(2) != 1 and x.shape[2] > 1:
             hint = "call .contiguous() on it"
-            raise _misfit(f"{name}'s stride along head_dim", 1, x.stride(2), hint)
+            raise misfit(f"{name}'s stride along head_dim", 1, x.stride(2), hint)
     for name, x in (("k", k), ("v", v)):
         if (x.dtype, x.device) != (q.dtype, q.device):
             expected, found = f"{q.dtype} on {q.device} like q", f"{x.dtype} on {x.device}"
-            raise _misfit(name, expected, found, "move or cast it")
+            raise misfit(name, expected, found, "move or cast it")
     if v.shape != k.shape:
-        raise _misfit("v's shape", list(k.shape), list(v.shape), "k and v are of the same tokens")
+        raise misfit("v's shape", list(k.shape), list(v.shape), "k and v are of the same tokens")
     if k.shape[2] != q.shape[2]:
-        raise _misfit("k's head_dim", q.shape[2], k.shape[2], "q and k come from one layer")
+        raise misfit("k's head_dim", q.shape[2], k.shape[2], "q and k come from one layer")
     if k.shape[0] < 1 or q.shape[0] % k.shape[0]:
         expected = f"a number that divides q's {q.shape[0]} heads"
-        raise _misfit("k's heads", expected, k.shape[0], "pass k and v unrepeated")
+        raise misfit("k's heads", expected, k.shape[0], "pass k and v unrepeated")
+
+
+def check_layer(layer: int, layout: MaskLayout) -> None:
+    """Raise UsageError unless a layer is one of the layout's."""
+    if not 0 <= layer < layout.layers:
+        hint = "number the model's attention layers from 0"
+        raise misfit("layer", f"0 to {layout.layers - 1}", layer, hint)
 
 
 def _check_plan(
@@ -265,30 +272,29 @@ def _check_plan(
 ) -> None:
     """Raise UsageError or PlanError unless the call is one the plan was made for."""
     layout = plan.layout
-    if not 0 <= layer < layout.layers:
-        hint = "number the model's attention layers from 0"
-        raise _misfit("layer", f"0 to {layout.layers - 1}", layer, hint)
+    check_layer(layer, layout)
     if row_start < 0:
-        raise _misfit("row_start", "0 or more", row_start, "pass the first row's position")
+        raise misfit("row_start", "0 or more", row_start, "pass the first row's position")
     if k.shape[1] != row_start + q.shape[1]:
         expected = f"{row_start + q.shape[1]} (row_start {row_start} + {q.shape[1]} rows)"
-        raise _misfit("k's tokens", expected, k.shape[1], "pass the keys of the prompt's start too")
+        raise misfit("k's tokens", expected, k.shape[1], "pass the keys of the prompt's start too")
     if q.shape[0] != layout.heads:
         hint = "use a plan from an index of this model"
-        raise _misfit("q's heads", f"the plan's {layout.heads}", q.shape[0], hint, PlanError)
+        raise misfit("q's heads", f"the plan's {layout.heads}", q.shape[0], hint, PlanError)
     if isinstance(plan, DevicePlan) and plan.device != q.device:
         hint = f"decode it with device_plan(plan, {str(q.device)!r})"
-        raise _misfit("the plan's device", q.device, plan.device, hint, PlanError)
+        raise misfit("the plan's device", q.device, plan.device, hint, PlanError)
 
 
 _ONE = "pass one prompt without a batch dimension"
 
 
-def _misfit(
+def misfit(
     what: str,
     expected: object,
     found: object,
     hint: str,
     kind: type[SiftError] = UsageError,
 ) -> SiftError:
+    """Return an error that says what was expected, what was found and what to do."""
     return kind(f"{what}: expected {expected}, found {found}; {hint}")

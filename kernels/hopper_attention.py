@@ -14,6 +14,7 @@ import torch
 from sift_index.kernels.device_plan import DevicePlan
 from sift_index.kernels.lists import attend_through_lists
 from sift_index.kernels.plan import TILE
+from sift_index.kernels.work import Work
 
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16)
@@ -23,6 +24,8 @@ STAGES = {64: 4, 128: 2}
 TRITON_RELEASES = ((3, 6), (3, 9))
 # Whether the warpgroups take turns at the tensor cores; with head_dim 64 it gains nothing.
 TURNS = {64: False, 128: True}
+# Whether masked blocks have a loop of their own, or a branch in the only one.
+APART = {64: False, 128: True}
 ALIGNMENT = 16  # bytes, of addresses and strides that the tensor memory accelerator takes
 
 
@@ -76,11 +79,28 @@ def sparse_attention(
 
     float16 or bfloat16, head_dim 64 or 128, sm_90: `obstacle` must have found none.
     """
+    work = plan.chunk(row_start, row_start + q.shape[1]).work
+    return attend_to_work(q, k, v, work, layer, scale, with_lse)
+
+
+def attend_to_work(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    work: Work,
+    layer: int,
+    scale: float | None = None,
+    with_lse: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend as `triton_attention.attend_to_work` does, with the same arguments and results.
+
+    All of k and v must be finite: up to 127 keys on either side of a prompt's own are multiplied by
+    a weight of zero.
+    """
     from sift_index.kernels import triton_compaction
 
-    chunk = plan.chunk(row_start, row_start + q.shape[1])
     pair = (triton_compaction.compact, attend_to_lists)
-    return attend_through_lists(*pair, q, k, v, plan, chunk, layer, scale, with_lse)
+    return attend_through_lists(*pair, q, k, v, work, layer, scale, with_lse)
 
 
 def attend_to_lists(
@@ -89,16 +109,14 @@ def attend_to_lists(
     v: torch.Tensor,
     k_list: torch.Tensor,
     v_list: torch.Tensor,
-    order: torch.Tensor,
     row_tiles: torch.Tensor,
     counts: torch.Tensor,
+    starts: torch.Tensor,
     bits: torch.Tensor,
     *,
     dense: int,
-    length: int,
-    row_start: int,
+    keys: int,
     layer: int,
-    level: int,
     levels: int,
     neighbour: bool,
     scale: float,
@@ -114,11 +132,11 @@ def attend_to_lists(
     mask_heads, slots = counts.shape
     out = q.new_empty(rows, heads, dim).transpose(0, 1)  # as projections take it
     lse = q.new_empty((heads, rows) if with_lse else (0,), dtype=torch.float32)
-    if not rows:
+    tiles = row_tiles.shape[0]
+    if not tiles:
         return out, lse
     if not k_list.shape[1]:
         k_list, v_list = k, v  # never read: no list has a key
-    tiles = order.shape[0]
     # Which item the next free program takes.
     taken = torch.zeros(1, dtype=torch.int32, device=q.device)
     described = partial(_descriptor, rows=TILE)
@@ -128,30 +146,26 @@ def attend_to_lists(
         out,
         lse,
         taken,
-        order,
         row_tiles,
         counts,
+        starts,
         bits,
         tiles,
         dense,
-        row_tiles.shape[0],
-        length,
-        row_start,
-        row_start + rows,
+        keys,
+        rows,
         layer * mask_heads,
         slots,
-        level,
         levels,
         int(neighbour),
         heads,
         heads // k.shape[0],
         heads // mask_heads,
         scale * math.log2(math.e),
-        out.stride(0),
-        out.stride(1),
         WITH_LSE=with_lse,
         STAGES=STAGES[dim],
         TURNS=TURNS[dim],
+        APART=APART[dim],
         D=dim,
         num_warps=4,
     )

@@ -24,25 +24,36 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from sift_index.kernels import device_plan as columns
+from sift_index.kernels import row_tiles as columns
 from sift_index.kernels.plan import TILE
 
 ROWS = gl.constexpr(TILE)
 HALF = gl.constexpr(TILE // 2)  # rows of a warpgroup
 KEYS = gl.constexpr(TILE)  # keys of a block: a block of own keys is one LA tile
 BEGIN = gl.constexpr(columns.BEGIN)
-END = gl.constexpr(columns.END)
+ROW = gl.constexpr(columns.ROW)
+FIRST = gl.constexpr(columns.FIRST)
+STOP = gl.constexpr(columns.STOP)
 OWN_START = gl.constexpr(columns.OWN_START)
 SLOT = gl.constexpr(columns.SLOT)
 TILE_ROW = gl.constexpr(columns.TILE_ROW)
 LA_BASE = gl.constexpr(columns.LA_BASE)
 LA_STRIDE = gl.constexpr(columns.LA_STRIDE)
+LEVEL = gl.constexpr(columns.LEVEL)
 COLUMNS = gl.constexpr(columns.ROW_COLUMNS)
 LN2 = gl.constexpr(math.log(2))
+# Elements of K and V, 24 MiB in 16 bits, that the L2 cache holds beside everything else.
+SECTION = gl.constexpr(12 << 20)
+# A row's sum as the threads hold it: four of them, in a tensor [64, 4].
+SHARES = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [[8, 0]], [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [HALF.value, 4]
+    )
+)
 
 # What the producer tells the warpgroups of an item, a number each.
-HEAD, FIRST_ROW, STOP_ROW, PART, TAIL, HOT = map(gl.constexpr, range(6))
-NOTES = gl.constexpr(6)
+HEAD, TILE_AT, FIRST_ROW, STOP_ROW, PART, TAIL, HOT = map(gl.constexpr, range(7))
+NOTES = gl.constexpr(7)
 
 # Registers of a thread: the second warpgroup's and the producer's; the first gets the rest.
 CONSUMER_REGISTERS = gl.constexpr(232)
@@ -52,13 +63,10 @@ PRODUCER_REGISTERS = gl.constexpr(40)
 VARYING = [
     "tiles",
     "dense",
-    "known_tiles",
-    "length",
-    "row_start",
-    "row_stop",
+    "keys",
+    "lse_rows",
     "mask_row",
     "slots",
-    "level",
     "levels",
     "neighbour",
     "heads",
@@ -67,35 +75,33 @@ VARYING = [
 ]
 
 
-@gluon.jit
-def _item(  # type: ignore[no-untyped-def]
-    place, order, row_tiles, counts, tiles, dense, known_tiles, length, row_stop, slots,
-    heads, heads_per_mask,
-):  # fmt: skip
-    """Return an item's query head, rows, first own key, list prefix and where its LA bits are.
+@gluon.jit  # type: ignore[untyped-decorator]
+def _section(keys, heads_together, heads, D: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Return how many heads' keys the L2 cache holds; `heads_together` share theirs."""
+    return gl.minimum(heads, (SECTION // (2 * D) // (keys + 1) + 1) * heads_together)
 
-    Dense tiles come first, of all heads, since they are the dearest. The others come head by head,
-    so that the list of a head stays in the L2 cache.
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _item(  # type: ignore[no-untyped-def]
+    place, row_tiles, tiles, dense, keys, listed_keys, heads, heads_per_kv, heads_per_mask,
+    D: gl.constexpr,
+):  # fmt: skip
+    """Return an item's query head and where the line of its tile is.
+
+    Dense tiles come first, since they are the dearest. Of either kind a section of heads comes at
+    a time, and inside it the dear tiles of all its heads first, so that the last to end are cheap.
     """
     behind = place - dense * heads
     each = gl.where(behind < 0, dense, tiles - dense)
     place = gl.where(behind < 0, place, behind)
-    head = place // each
-    tile = gl.load(order + gl.where(behind < 0, 0, dense) + place % each)
-    # Rows behind the plan have no entry: they are cut from its end, and dense.
-    known = tile < known_tiles
-    entry = row_tiles + tile * COLUMNS
-    unknown = length + (tile - known_tiles) * ROWS
-    begin = gl.where(known, gl.load(entry + BEGIN, mask=known, other=0), unknown)
-    end = gl.where(known, gl.load(entry + END, mask=known, other=0), unknown + ROWS)
-    own_start = gl.load(entry + OWN_START, mask=known, other=0)
-    slot = gl.load(entry + SLOT, mask=known, other=0)
-    tile_row = gl.load(entry + TILE_ROW, mask=known, other=0)
-    la_base = gl.load(entry + LA_BASE, mask=known, other=-1)
-    la_stride = gl.load(entry + LA_STRIDE, mask=known, other=0)
-    count = gl.load(counts + head // heads_per_mask * slots + slot)
-    # Own keys lie in front of `begin`.
-    return head, begin, gl.minimum(end, row_stop), own_start, count, tile_row, la_base, la_stride
+    # Worked out for each item: known before the loop, both sections would take a register.
+    seen = gl.where(behind < 0, keys, listed_keys)
+    section = _section(seen, gl.where(behind < 0, heads_per_kv, heads_per_mask), heads, D)
+    first = place // (section * each) * section
+    together = gl.minimum(section, heads - first)
+    place -= first * each
+    head = first + place % together
+    return head, row_tiles + (gl.where(behind < 0, 0, dense) + place // together) * COLUMNS
 
 
 @gluon.jit
@@ -143,10 +149,10 @@ def _fetch(  # type: ignore[no-untyped-def]
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _produce(  # type: ignore[no-untyped-def]
-    q, k, v, k_list, v_list, taken, order, row_tiles, counts, bits,
+    q, k, v, k_list, v_list, taken, row_tiles, counts, starts, bits,
     notes, q_tile, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-    tiles, dense, known_tiles, length, row_start, row_stop, mask_row, slots, level, levels,
-    neighbour, heads, heads_per_kv, heads_per_mask, STAGES: gl.constexpr,
+    tiles, dense, keys, mask_row, slots, levels, neighbour, heads, heads_per_kv, heads_per_mask,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     """The producer warp: fetch every item's queries and blocks, as far ahead as there is room."""
     Q_BYTES: gl.constexpr = q.block_type.nbytes
@@ -155,15 +161,27 @@ def _produce(  # type: ignore[no-untyped-def]
     tile_columns = gl.arange(0, KEYS, layout=bits_layout)
     block = 0
     number = 0
+    D: gl.constexpr = q.block_type.shape[2]
+    # The end of the last prefix of the first list stands for all.
+    listed_keys = gl.load(starts + slots - 1) + gl.load(counts + slots - 1)
     place = gl.program_id(0)
     while place < tiles * heads:
-        head, begin, end, own_start, count, tile_row, la_base, la_stride = _item(
-            place, order, row_tiles, counts, tiles, dense, known_tiles, length, row_stop, slots,
-            heads, heads_per_mask,
+        head, entry = _item(
+            place, row_tiles, tiles, dense, keys, listed_keys, heads, heads_per_kv, heads_per_mask,
+            D,
         )  # fmt: skip
         place = gl.num_programs(0) + gl.atomic_add(taken, 1, sem="relaxed")
         kv_head = head // heads_per_kv
         mask_head = head // heads_per_mask
+        begin = gl.load(entry + BEGIN)  # own keys lie in front of it
+        own_start = gl.load(entry + OWN_START)
+        tile_row = gl.load(entry + TILE_ROW)
+        la_base = gl.load(entry + LA_BASE)
+        la_stride = gl.load(entry + LA_STRIDE)
+        level = gl.load(entry + LEVEL)
+        prefix = mask_head * slots + gl.load(entry + SLOT)
+        count = gl.load(counts + prefix)
+        start = gl.load(starts + prefix)
         whole = (begin - own_start) // KEYS
         part = (begin - own_start) % KEYS
         listed = count // KEYS
@@ -180,17 +198,18 @@ def _produce(  # type: ignore[no-untyped-def]
         mbarrier.wait(q_empty.index(slot), ((number // 2) & 1) ^ 1)
         # What is written in front of the arrival below is seen by who waits for it.
         _note(notes, slot * NOTES + HEAD, head, note_layout)
-        _note(notes, slot * NOTES + FIRST_ROW, begin, note_layout)
-        _note(notes, slot * NOTES + STOP_ROW, end, note_layout)
+        row = gl.load(entry + ROW)
+        _note(notes, slot * NOTES + TILE_AT, row, note_layout)
+        _note(notes, slot * NOTES + FIRST_ROW, gl.load(entry + FIRST), note_layout)
+        _note(notes, slot * NOTES + STOP_ROW, gl.load(entry + STOP), note_layout)
         _note(notes, slot * NOTES + PART, part, note_layout)
         _note(notes, slot * NOTES + TAIL, tail, note_layout)
         _note(notes, slot * NOTES + HOT, hot, note_layout)
         full = q_full.index(slot)
         mbarrier.expect(full, 2 * Q_BYTES)
-        local = begin - row_start
         queries = q_tile.index(2 * slot), q_tile.index(2 * slot + 1)
-        tma.async_copy_global_to_shared(q, [head, local, 0], full, queries[0])
-        tma.async_copy_global_to_shared(q, [head, local + HALF, 0], full, queries[1])
+        tma.async_copy_global_to_shared(q, [head, row, 0], full, queries[0])
+        tma.async_copy_global_to_shared(q, [head, row + HALF, 0], full, queries[1])
 
         block = _fetch(
             k, v, kv_head, begin, block,
@@ -203,7 +222,7 @@ def _produce(  # type: ignore[no-untyped-def]
             )  # fmt: skip
         if tail > 0:
             block = _fetch(
-                k_list, v_list, mask_head, listed * KEYS, block,
+                k_list, v_list, mask_head, start + listed * KEYS, block,
                 k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, STAGES,
             )  # fmt: skip
         for step in range(whole):
@@ -218,7 +237,7 @@ def _produce(  # type: ignore[no-untyped-def]
                 )  # fmt: skip
         for step in range(listed):
             block = _fetch(
-                k_list, v_list, mask_head, step * KEYS, block,
+                k_list, v_list, mask_head, start + step * KEYS, block,
                 k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, STAGES,
             )  # fmt: skip
         number += 1
@@ -265,16 +284,23 @@ def _pairs(weights):  # type: ignore[no-untyped-def]
     )
 
 
+@gluon.jit
+def _shares(weights):  # type: ignore[no-untyped-def]
+    """Return each row's sum over the weights of a thread; threads are added at an item's end."""
+    grouped = weights.reshape([HALF, KEYS // 8, 4, 2])
+    return gl.convert_layout(gl.sum(gl.sum(grouped, 3), 1), SHARES)
+
+
 @gluon.jit  # type: ignore[untyped-decorator]
 def _visit(  # type: ignore[no-untyped-def]
     q, p, acc, top, total, block, low, high, scale,
     k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout: gl.constexpr,
-    MASKED: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, TURNS: gl.constexpr,
+    masked, STAGES: gl.constexpr, GROUP: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """Multiply q with block `block`, the weights of the one before with its values, together.
 
-    Where MASKED only keys [low, high) of the block count. No branch may stand between the products
-    and the wait for the second: the assembler would wait in front of it.
+    Where `masked` only keys [low, high) of the block count. Known when it is compiled, it is no
+    branch; the assembler waits for both products in front of one.
     """
     zeros = gl.zeros([HALF, KEYS], gl.float32, layout=scores_layout)
     D: gl.constexpr = acc.shape[1]
@@ -290,16 +316,18 @@ def _visit(  # type: ignore[no-untyped-def]
     if TURNS:
         _pass_turn(block, 1 - GROUP)
     scores = warpgroup_mma_wait(1, deps=(scores_due,))
-    mbarrier.arrive(k_empty.index(stage))
-    if MASKED:
+    if masked:
         keys = gl.arange(0, KEYS, layout=gl.SliceLayout(0, scores_layout))
         seen = (keys >= low) & (keys < high)
         scores = gl.where(seen[None, :], scores, float("-inf"))
     new_top = gl.maximum(top, gl.max(scores, 1) * scale)
     weight = gl.exp2(scores * scale - new_top[:, None])
     shrink = gl.exp2(top - new_top)
-    total = total * shrink + gl.sum(weight, 1)
+    total = total * gl.convert_layout(shrink, gl.SliceLayout(1, SHARES))[:, None]
+    total += _shares(weight)
     acc = warpgroup_mma_wait(0, deps=(acc_due,))
+    # Both here: each arrival makes the warps of the group wait for each other.
+    mbarrier.arrive(k_empty.index(stage))
     mbarrier.arrive(v_empty.index(before))
     acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, acc.type.layout))[:, None]
     p = gl.convert_layout(weight.to(q.dtype), p.type.layout)
@@ -309,8 +337,8 @@ def _visit(  # type: ignore[no-untyped-def]
 @gluon.jit  # type: ignore[untyped-decorator]
 def _consume(  # type: ignore[no-untyped-def]
     out, lse, notes, q_tile, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-    row_start, row_stop, scale, out_head_stride, out_row_stride,
-    WITH_LSE: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
+    lse_rows, heads, scale,
+    WITH_LSE: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, APART: gl.constexpr,
     GROUP: gl.constexpr, D: gl.constexpr,
 ):  # fmt: skip
     """A warpgroup: rows [64 GROUP, 64 GROUP + 64) of every item's tile."""
@@ -332,7 +360,7 @@ def _consume(  # type: ignore[no-untyped-def]
     block = 0
     if TURNS:
         if GROUP == 1:
-            _pass_turn(row_start, 0)
+            _pass_turn(lse_rows, 0)
     number = 0
     slot = 0
     mbarrier.wait(q_full.index(0), 0)
@@ -353,32 +381,35 @@ def _consume(  # type: ignore[no-untyped-def]
         scores = gl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
         top = gl.max(scores, 1) * scale
         weight = gl.exp2(scores * scale - top[:, None])
-        total = gl.sum(weight, 1)
+        total = _shares(weight)
         p = gl.convert_layout(weight.to(dtype), p_layout)
         acc = gl.zeros([HALF, D], gl.float32, layout=acc_layout)
         block += 1
 
-        # What is left of the tile's own keys, and the tail of the list.
-        for step in range((part > 0).to(gl.int32) + (tail > 0).to(gl.int32)):
+        # What is left of the tile's own keys, the tail of the list, then whole blocks.
+        few = (part > 0).to(gl.int32) + (tail > 0).to(gl.int32)
+        for step in range(few if APART else few + hot):
             own = (step == 0) & (part > 0)
             low = gl.where(own, KEYS - part, 0)
             high = gl.where(own, KEYS, tail)
             p, acc, top, total, block = _visit(
                 q, p, acc, top, total, block, low, high, scale,
                 k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout,
-                True, STAGES, GROUP, TURNS,
+                True if APART else step < few, STAGES, GROUP, TURNS,
             )  # fmt: skip
-        p = _pairs(p)
-        for _ in range(hot):
-            p, acc, top, total, block = _visit(
-                q, p, acc, top, total, block, 0, KEYS, scale,
-                k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout,
-                False, STAGES, GROUP, TURNS,
-            )  # fmt: skip
+        if APART:
+            p = _pairs(p)
+            for _ in range(hot):
+                p, acc, top, total, block = _visit(
+                    q, p, acc, top, total, block, 0, KEYS, scale,
+                    k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout,
+                    False, STAGES, GROUP, TURNS,
+                )  # fmt: skip
         # Where to store is read here: registers are scarce in the loops.
         head = _read(notes, slot * NOTES + HEAD, note_layout)
-        begin = _read(notes, slot * NOTES + FIRST_ROW, note_layout)
-        end = _read(notes, slot * NOTES + STOP_ROW, note_layout)
+        row = _read(notes, slot * NOTES + TILE_AT, note_layout)
+        first = _read(notes, slot * NOTES + FIRST_ROW, note_layout)
+        stop = _read(notes, slot * NOTES + STOP_ROW, note_layout)
         mbarrier.arrive(q_empty.index(slot))
 
         last = (block - 1) % STAGES
@@ -386,16 +417,16 @@ def _consume(  # type: ignore[no-untyped-def]
         acc_due = warpgroup_mma(p, v_tiles.index(last).reshape([KEYS, D]), acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=(acc_due,))
         mbarrier.arrive(v_empty.index(last))
+        total = gl.convert_layout(gl.sum(total, 1), row_layout)
         acc = acc * gl.convert_layout(1.0 / total, gl.SliceLayout(1, acc_layout))[:, None]
         stored = gl.convert_layout(acc.to(dtype), store_layout)
-        wanted = (begin + stored_rows >= row_start) & (begin + stored_rows < end)
-        corner = head.to(gl.int64) * out_head_stride
-        corner += (begin - row_start).to(gl.int64) * out_row_stride
-        at = stored_rows[:, None] * out_row_stride + stored_columns[None, :]
+        wanted = (stored_rows >= first) & (stored_rows < stop)
+        corner = (row * heads + head).to(gl.int64) * D
+        at = stored_rows[:, None] * (heads * D) + stored_columns[None, :]
         gl.store(out + corner + at, stored, mask=wanted[:, None])
         if WITH_LSE:
-            wanted_rows = (begin + rows >= row_start) & (begin + rows < end)
-            lse_at = lse + head.to(gl.int64) * (row_stop - row_start) + (begin - row_start) + rows
+            wanted_rows = (rows >= first) & (rows < stop)
+            lse_at = lse + head * lse_rows + row + rows
             gl.store(lse_at, (top + gl.log2(total)) * LN2, mask=wanted_rows)
 
         number += 1
@@ -411,33 +442,29 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     v,
     k_list,  # [mask_heads, capacity, D], the same
     v_list,
-    out,  # [heads, R, D]
+    out,  # [R, heads, D], contiguous
     lse,  # float32 [heads, R], contiguous
     taken,  # int32 [1], 0
-    order,  # int32 [tiles]
-    row_tiles,  # int32 [known_tiles, 8]
+    row_tiles,  # int32 [tiles, 10]
     counts,  # int32 [mask_heads, slots] of this layer, contiguous
+    starts,  # the same
     bits,  # uint8, packed
     tiles,
-    dense,  # of the first tiles in the order
-    known_tiles,
-    length,  # rows behind it are dense
-    row_start,
-    row_stop,
+    dense,  # of the first tiles
+    keys,  # of all prompts
+    lse_rows,  # R
     mask_row,  # layer * mask_heads
     slots,
-    level,
     levels,
     neighbour,  # 1 or 0
     heads,
     heads_per_kv,
     heads_per_mask,
     scale,  # times log2(e), above 0
-    out_head_stride,
-    out_row_stride,
     WITH_LSE: gl.constexpr,
     STAGES: gl.constexpr,
     TURNS: gl.constexpr,
+    APART: gl.constexpr,
     D: gl.constexpr,
 ):
     """Attend the rows of `tiles` tiles under all heads. Launch one program per multiprocessor."""
@@ -472,8 +499,8 @@ def attend_tiles(  # type: ignore[no-untyped-def]
                 (
                     out, lse, notes, q_tile, k_tiles, v_tiles,
                     q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                    row_start, row_stop, scale, out_head_stride, out_row_stride,
-                    WITH_LSE, STAGES, TURNS, gl.constexpr(0), D,
+                    lse_rows, heads, scale,
+                    WITH_LSE, STAGES, TURNS, APART, gl.constexpr(0), D,
                 ),
             ),
             (
@@ -481,18 +508,18 @@ def attend_tiles(  # type: ignore[no-untyped-def]
                 (
                     out, lse, notes, q_tile, k_tiles, v_tiles,
                     q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                    row_start, row_stop, scale, out_head_stride, out_row_stride,
-                    WITH_LSE, STAGES, TURNS, gl.constexpr(1), D,
+                    lse_rows, heads, scale,
+                    WITH_LSE, STAGES, TURNS, APART, gl.constexpr(1), D,
                 ),
             ),
             (
                 _produce,
                 (
-                    q, k, v, k_list, v_list, taken, order, row_tiles, counts, bits,
+                    q, k, v, k_list, v_list, taken, row_tiles, counts, starts, bits,
                     notes, q_tile, k_tiles, v_tiles,
                     q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                    tiles, dense, known_tiles, length, row_start, row_stop, mask_row, slots, level,
-                    levels, neighbour, heads, heads_per_kv, heads_per_mask, STAGES,
+                    tiles, dense, keys, mask_row, slots, levels, neighbour,
+                    heads, heads_per_kv, heads_per_mask, STAGES,
                 ),
             ),
         ],

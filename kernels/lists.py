@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from sift_index.kernels.device_plan import Chunk, DevicePlan
+from sift_index.kernels.work import Work
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -18,26 +18,25 @@ def attend_through_lists(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    plan: DevicePlan,
-    chunk: Chunk,
+    work: Work,
     layer: int,
     scale: float | None,
     with_lse: bool,
 ) -> Pair:
-    """Compact one layer's listed keys and attend a chunk's rows to them and to their own.
+    """Compact one layer's listed keys and attend some rows to them and to their own.
 
-    q: [heads, R, D]; k, v: [kv_heads, row_start + R, D]. compact and attend_to_lists: functions as
-    in `triton_compaction` and `triton_attention`. Returns [heads, R, D] and log-sum-exp, float32
-    [heads, R] ([0] without `with_lse`).
+    q: [heads, R, D]; k, v: [kv_heads, N, D], as `work` says where in them its rows and keys are.
+    compact and attend_to_lists: functions as in `triton_compaction` and `triton_attention`. Returns
+    [heads, R, D] and log-sum-exp, float32 [heads, R] ([0] without `with_lse`).
     """
-    layout = plan.layout
+    layout = work.layout
     k_list, v_list = compact(
-        k[:, : chunk.list_stop],
-        v[:, : chunk.list_stop],
-        plan.page_start[: chunk.pages],
-        plan.page_length[: chunk.pages],
-        plan.offsets[layer, :, : chunk.pages + 1],
-        chunk.list_stop,
+        k,
+        v,
+        work.page_start,
+        work.page_length,
+        work.offsets[layer],
+        work.capacity,
         layout.page_size,
     )
     return attend_to_lists(
@@ -46,15 +45,13 @@ def attend_through_lists(
         v,
         k_list,
         v_list,
-        chunk.order,
-        plan.row_tiles,
-        plan.counts[layer],
-        plan.bits,
-        dense=chunk.dense,
-        length=plan.length,
-        row_start=chunk.row_start,
+        work.row_tiles,
+        work.counts[layer],
+        work.starts[layer],
+        work.bits,
+        dense=work.dense,
+        keys=work.keys,
         layer=layer,
-        level=plan.level,
         levels=layout.levels,
         neighbour=layout.neighbour,
         scale=q.shape[2] ** -0.5 if scale is None else scale,

@@ -1,8 +1,8 @@
 """PyTorch operators `sift::compact` and `sift::sparse_attention`, for compiled models.
 
 A compiled graph sees two opaque operators with known output shapes, so nothing breaks it. The
-integers of a chunk are worked out before the graph (`DevicePlan.chunk`); inside it are only tensors
-and those integers. On a GPU the operators run in Gluon or Triton, elsewhere in plain torch.
+tables of a call are made before the graph (`DevicePlan.chunk`, `plan_batch`); inside it are only
+tensors and a few integers. On a GPU the operators run in Gluon or Triton, elsewhere in plain torch.
 """
 
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from sift_index.kernels import compaction, hopper_attention, listed
-from sift_index.kernels.device_plan import Chunk, DevicePlan
 from sift_index.kernels.lists import Pair, attend_through_lists
+from sift_index.kernels.work import Work
 
 
 @torch.library.custom_op("sift::compact", mutates_args=())
@@ -74,17 +74,16 @@ def sparse_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    plan: DevicePlan,
-    chunk: Chunk,
+    work: Work,
     layer: int,
     scale: float | None = None,
     with_lse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend as `dispatch.attend` does, traceable by torch.compile; nothing is checked.
+    """Attend as `dispatch.attend` or `attend_batch` does, traceable by torch.compile; no checks.
 
-    q: [heads, R, D]; k, v: [kv_heads, row_start + R, D]; chunk: `plan.chunk(row_start, row_start +
-    R)`, made once for all layers. Returns [heads, R, D] and log-sum-exp, float32 [heads, R] ([0]
-    without `with_lse`).
+    q, k, v: as there. work: of `plan.chunk(row_start, row_start + R)` for one prompt, of
+    `plan_batch` for several, made once for all layers. Returns [heads, R, D] and log-sum-exp,
+    float32 [heads, R] ([0] without `with_lse`).
     """
     pair = (compact, attend_to_lists)
-    return attend_through_lists(*pair, q, k, v, plan, chunk, layer, scale, with_lse)
+    return attend_through_lists(*pair, q, k, v, work, layer, scale, with_lse)

@@ -162,8 +162,8 @@ def paged_attention(
     if path == dispatch.LIBRARY:
         attend = partial(library_attention.sparse_attention, compact=listed)
         return attend(q, k, v, plan, layer, row_start, scale)[0], first
-    pair, chunk = (listed, _to_lists(path)), plan.chunk(row_start, stop)
-    return attend_through_lists(*pair, q, k, v, plan, chunk, layer, scale, False)[0], first
+    pair, work = (listed, _to_lists(path)), plan.chunk(row_start, stop).work
+    return attend_through_lists(*pair, q, k, v, work, layer, scale, False)[0], first
 
 
 def _to_lists(path: str) -> Callable[..., Pair]:

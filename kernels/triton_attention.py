@@ -13,20 +13,24 @@ import torch
 import triton
 import triton.language as tl
 
-from sift_index.kernels import device_plan as columns
+from sift_index.kernels import row_tiles as columns
 from sift_index.kernels import triton_compaction
 from sift_index.kernels.device_plan import DevicePlan
 from sift_index.kernels.lists import attend_through_lists
 from sift_index.kernels.plan import TILE
+from sift_index.kernels.work import Work
 
 ROWS = tl.constexpr(TILE)
 BEGIN = tl.constexpr(columns.BEGIN)
-END = tl.constexpr(columns.END)
+ROW = tl.constexpr(columns.ROW)
+FIRST = tl.constexpr(columns.FIRST)
+STOP = tl.constexpr(columns.STOP)
 OWN_START = tl.constexpr(columns.OWN_START)
 SLOT = tl.constexpr(columns.SLOT)
 TILE_ROW = tl.constexpr(columns.TILE_ROW)
 LA_BASE = tl.constexpr(columns.LA_BASE)
 LA_STRIDE = tl.constexpr(columns.LA_STRIDE)
+LEVEL = tl.constexpr(columns.LEVEL)
 COLUMNS = tl.constexpr(columns.ROW_COLUMNS)
 LN2 = tl.constexpr(math.log(2))
 
@@ -74,16 +78,7 @@ def _visit(  # type: ignore[no-untyped-def]
 
 
 # Host integers that change with every prompt and chunk: specialised, each would compile anew.
-_VARYING = [
-    "known_tiles",
-    "length",
-    "row_start",
-    "row_stop",
-    "mask_row",
-    "slots",
-    "capacity",
-    "level",
-]
+_VARYING = ["rows", "mask_row", "slots", "capacity"]
 
 
 @triton.jit(do_not_specialize=_VARYING)  # type: ignore[untyped-decorator]
@@ -95,18 +90,14 @@ def _attend_tile(  # type: ignore[no-untyped-def]
     v_list,
     out,  # [heads, R, D]
     lse,  # float32 [heads, R], contiguous
-    order,  # int32 [tiles]
-    row_tiles,  # int32 [known_tiles, 8]
+    row_tiles,  # int32 [tiles, 10]
     counts,  # int32 [mask_heads, slots] of this layer, contiguous
+    starts,  # the same
     bits,  # uint8, packed
-    known_tiles,
-    length,  # rows behind it are dense
-    row_start,
-    row_stop,
+    rows,  # R
     mask_row,  # layer * mask_heads
     slots,
     capacity,
-    level,
     scale,  # times log2(e)
     q_head_stride,
     q_row_stride,
@@ -125,28 +116,26 @@ def _attend_tile(  # type: ignore[no-untyped-def]
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile = tl.load(order + tl.program_id(0))
+    entry = row_tiles + tl.program_id(0) * COLUMNS
     head = tl.program_id(1)
     mask_head = head // heads_per_mask
 
-    # Rows behind the plan have no entry: they are cut from its end, and dense.
-    known = tile < known_tiles
-    entry = row_tiles + tile * COLUMNS
-    behind = length + (tile - known_tiles) * ROWS
-    begin = tl.load(entry + BEGIN, mask=known, other=0)
-    begin = tl.where(known, begin, behind)
-    end = tl.load(entry + END, mask=known, other=0)
-    end = tl.minimum(tl.where(known, end, behind + ROWS), row_stop)
-    own_start = tl.load(entry + OWN_START, mask=known, other=0)
-    slot = tl.load(entry + SLOT, mask=known, other=0)
-    tile_row = tl.load(entry + TILE_ROW, mask=known, other=0)
-    la_base = tl.load(entry + LA_BASE, mask=known, other=-1)
-    la_stride = tl.load(entry + LA_STRIDE, mask=known, other=0)
+    begin = tl.load(entry + BEGIN)
+    place = tl.load(entry + ROW)
+    first = tl.load(entry + FIRST)
+    stop = tl.load(entry + STOP)
+    own_start = tl.load(entry + OWN_START)
+    slot = tl.load(entry + SLOT)
+    tile_row = tl.load(entry + TILE_ROW)
+    la_base = tl.load(entry + LA_BASE)
+    la_stride = tl.load(entry + LA_STRIDE)
+    end = begin + stop
 
-    row = begin + tl.arange(0, ROWS)
+    of_tile = tl.arange(0, ROWS)
+    row = begin + of_tile
     column = tl.arange(0, D)
-    wanted = (row >= row_start) & (row < end)
-    local = (row - row_start).to(tl.int64)[:, None]
+    wanted = (of_tile >= first) & (of_tile < stop)
+    local = (place + of_tile).to(tl.int64)[:, None]
     q_at = q + head.to(tl.int64) * q_head_stride + local * q_row_stride + column[None, :]
     q_rows = tl.load(q_at, mask=wanted[:, None], other=0.0)
 
@@ -156,7 +145,8 @@ def _attend_tile(  # type: ignore[no-untyped-def]
 
     # The list's prefix: whole blocks, then the tail under a mask that is causal for no row.
     count = tl.load(counts + mask_head * slots + slot)
-    list_at = mask_head.to(tl.int64) * capacity * D
+    start = tl.load(starts + mask_head * slots + slot)
+    list_at = (mask_head.to(tl.int64) * capacity + start) * D
     for block in range(count // BLOCK_N):
         at = list_at + block * (BLOCK_N * D)
         acc, top, total = _visit(
@@ -188,7 +178,7 @@ def _attend_tile(  # type: ignore[no-untyped-def]
         bit = (triangle + tile_column) * LEVELS
         value = tl.load(packed + bit // 8, mask=la_base >= 0, other=0).to(tl.int32)
         value = (value >> (8 - LEVELS - bit % 8)) & ((1 << LEVELS) - 1)
-        on = on | (value >= level)
+        on = on | (value >= tl.load(entry + LEVEL))
         if on:
             acc, top, total = _visit(
                 acc, top, total, q_rows,
@@ -207,10 +197,18 @@ def _attend_tile(  # type: ignore[no-untyped-def]
             True, D, BLOCK_N, PRECISION,
         )  # fmt: skip
 
+    # Where to store is read again: registers are scarce in the loops.
+    entry = row_tiles + tl.program_id(0) * COLUMNS
+    place = tl.load(entry + ROW, volatile=True)
+    first = tl.load(entry + FIRST, volatile=True)
+    stop = tl.load(entry + STOP, volatile=True)
+    of_tile = tl.arange(0, ROWS)
+    wanted = (of_tile >= first) & (of_tile < stop)
+    local = (place + of_tile).to(tl.int64)[:, None]
     out_at = out + head.to(tl.int64) * out_head_stride + local * out_row_stride + column[None, :]
     tl.store(out_at, (acc / total[:, None]).to(out.dtype.element_ty), mask=wanted[:, None])
     if WITH_LSE:
-        lse_at = lse + head.to(tl.int64) * (row_stop - row_start) + (row - row_start)
+        lse_at = lse + head.to(tl.int64) * rows + place + of_tile
         tl.store(lse_at, (top + tl.log2(total)) * LN2, mask=wanted)
 
 
@@ -232,9 +230,27 @@ def sparse_attention(
     [heads, R] ([0] where not wanted). Launches two kernels and waits for neither. Arguments are
     checked by `dispatch.attend`.
     """
-    chunk = plan.chunk(row_start, row_start + q.shape[1])
+    work = plan.chunk(row_start, row_start + q.shape[1]).work
     pair = (triton_compaction.compact, partial(attend_to_lists, block_n=block_n))
-    return attend_through_lists(*pair, q, k, v, plan, chunk, layer, scale, with_lse)
+    return attend_through_lists(*pair, q, k, v, work, layer, scale, with_lse)
+
+
+def attend_to_work(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    work: Work,
+    layer: int,
+    scale: float | None = None,
+    with_lse: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend all rows of a `Work`, of one prompt or several; returns as `sparse_attention`.
+
+    q: [heads, R, D]; k, v: [kv_heads, N, D]. Results of rows of q that are in no tile are as the
+    memory was.
+    """
+    pair = (triton_compaction.compact, attend_to_lists)
+    return attend_through_lists(*pair, q, k, v, work, layer, scale, with_lse)
 
 
 def attend_to_lists(
@@ -243,16 +259,14 @@ def attend_to_lists(
     v: torch.Tensor,
     k_list: torch.Tensor,
     v_list: torch.Tensor,
-    order: torch.Tensor,
     row_tiles: torch.Tensor,
     counts: torch.Tensor,
+    starts: torch.Tensor,
     bits: torch.Tensor,
     *,
     dense: int,
-    length: int,
-    row_start: int,
+    keys: int,
     layer: int,
-    level: int,
     levels: int,
     neighbour: bool,
     scale: float,
@@ -261,16 +275,16 @@ def attend_to_lists(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend to compacted lists [mask_heads, capacity, D] and to the rows' own keys.
 
-    counts: int32 [mask_heads, slots] of one layer. `order` and `dense` as in `Chunk`, the other
-    names as in `DevicePlan` and its layout. Returns as `sparse_attention`.
+    counts, starts: int32 [mask_heads, slots] of one layer. The other names are those of `Work` and
+    its layout; `dense` and `keys` are not needed here. Returns as `sparse_attention`.
     """
     heads, rows, dim = q.shape
     mask_heads, slots = counts.shape
     out = q.new_empty(rows, heads, dim).transpose(0, 1)  # as projections take it
     lse = q.new_empty((heads, rows) if with_lse else (0,), dtype=torch.float32)
-    if not rows:
+    if not row_tiles.shape[0]:
         return out, lse
-    _attend_tile[(order.shape[0], heads)](
+    _attend_tile[(row_tiles.shape[0], heads)](
         q,
         k,
         v,
@@ -278,18 +292,14 @@ def attend_to_lists(
         v_list,
         out,
         lse,
-        order,
         row_tiles,
         counts,
+        starts,
         bits,
-        row_tiles.shape[0],
-        length,
-        row_start,
-        row_start + rows,
+        rows,
         layer * mask_heads,
         slots,
         k_list.shape[1],
-        level,
         scale * math.log2(math.e),
         *(stride for x in (q, k, v, out) for stride in (x.stride(0), x.stride(1))),
         heads // k.shape[0],

@@ -11,22 +11,35 @@ from pathlib import Path
 
 from sift_index.errors import CommitConflictError, UsageError
 from sift_index.formats.location import anchored
+from sift_index.formats.removal import Removal
 from sift_index.formats.store import IndexPaths
+from sift_index.models.digests import tokenizer_digest
 from sift_index.models.geometry import geometry_of
 from sift_index.models.loading import load_config, load_tokenizer, model_label
 from sift_index.models.presets import preset_names
+from sift_index.pipelines.catalogue import Catalogue
 from sift_index.pipelines.cluster import ray_session, resolve_build_device
 from sift_index.pipelines.config import BuildConfig
 from sift_index.pipelines.corpus import CorpusReader, ignored_files, open_corpus
 from sift_index.pipelines.crew import Crew
 from sift_index.pipelines.documents import DocumentRules
-from sift_index.pipelines.planner import Catalogue
+from sift_index.pipelines.events import BuildEvent
+from sift_index.pipelines.failures import FailureBudget, recorded
+from sift_index.pipelines.plansize import require_bearable
 from sift_index.pipelines.probes import with_probes
 from sift_index.pipelines.progress import BuildProgress, build_progress
-from sift_index.pipelines.publishing import failed_documents, publish_build, record_failures
+from sift_index.pipelines.pruning import removal_for, require_prunable
+from sift_index.pipelines.publishing import (
+    failed_documents,
+    publish_build,
+    record_failures,
+    scan_failures,
+)
 from sift_index.pipelines.resume import Held, read_held, units_left
 from sift_index.pipelines.runner import RunResult
 from sift_index.pipelines.scanning import scan_corpus
+from sift_index.pipelines.state import StateWriter, about
+from sift_index.pipelines.stopping import signals_stop, stops_explained
 from sift_index.pipelines.summary import BuildSummary, summarise
 from sift_index.prompts import PromptWriter
 from sift_index.selection.policy import ProbePolicy
@@ -41,31 +54,42 @@ def run_build(config: BuildConfig, progress: BuildProgress | None = None) -> Bui
 
     Raises UsageError, CorpusError, ModelError for what is wrong before work starts,
     FingerprintMismatchError when the output holds another build, BuildError when a build cannot
-    go on. A single bad document never raises: it is in the summary and under failed/.
+    go on, BuildInterrupted (a KeyboardInterrupt) for Ctrl-C and SIGTERM. A bad document does not
+    raise unless there are more than `max_failures`: it is in the summary and under failed/.
     """
     config = anchored_config(config)
     rules = document_rules(config)
     reader = open_corpus(config.corpus, config.text_field, config.id_field)
-    with ray_session(config.address), progress or build_progress() as shown:
-        config = replace(config, device=resolve_build_device(config.device))
-        return _build(config, reader, rules, shown)
+    paths = IndexPaths(config.output)
+    with ray_session(config.address), signals_stop(), progress or build_progress() as shown:
+        config = replace(config, device=resolve_build_device(config.device, config.model))
+        with StateWriter(paths, about(config), shown) as state, stops_explained(paths):
+            return _build(config, reader, rules, state)
 
 
 def _build(
-    config: BuildConfig, reader: CorpusReader, rules: DocumentRules, progress: BuildProgress
+    config: BuildConfig, reader: CorpusReader, rules: DocumentRules, progress: StateWriter
 ) -> BuildSummary:
     started = time.monotonic()
     catalogue = scan_corpus(reader, rules, progress)
+    if config.prune:
+        require_prunable(catalogue)
     config = with_probes(config, reader, rules, progress)
-    paths = IndexPaths(config.output)
+    paths, failures = IndexPaths(config.output), FailureBudget(config.max_failures)
     progress.note(f"loading {config.model} on {config.device}")
     with Crew(config, reader, rules) as crew:
         fingerprint = crew.fingerprint
         held = read_held(paths, fingerprint)
+        removal = removal_for(catalogue, held) if config.prune else None
         paths.create()  # not earlier: a build that is refused leaves no trace
-        result, published = _until_published(config, crew, held, catalogue, progress)
+        progress.accept()
+        with recorded(paths, failures):
+            failures.add(scan_failures(reader, catalogue))
+            result, published = _until_published(
+                config, crew, held, catalogue, removal, progress, failures
+            )
     current = read_held(paths, fingerprint)
-    failed = failed_documents(reader, catalogue, result.failed, current.published)
+    failed = failed_documents(reader, catalogue, result.failed, current)
     record_failures(paths, reader, failed)
     return summarise(
         catalogue=catalogue,
@@ -77,11 +101,18 @@ def _build(
         ignored=ignored_files(reader),
         workers=crew.size,
         seconds=time.monotonic() - started,
+        removal=removal,
     )
 
 
 def _until_published(
-    config: BuildConfig, crew: Crew, held: Held, catalogue: Catalogue, progress: BuildProgress
+    config: BuildConfig,
+    crew: Crew,
+    held: Held,
+    catalogue: Catalogue,
+    removal: Removal | None,
+    progress: BuildProgress,
+    failures: FailureBudget,
 ) -> tuple[RunResult, bool]:
     """Run the units that are left and publish; again on top of another writer's version.
 
@@ -93,17 +124,23 @@ def _until_published(
     quality = quality_for(config.quality, model_label(config.model))
     rounds = ROUNDS
     while True:
-        units = units_left(catalogue.pieces.values(), held, config.unit_tokens, digest)
-        found = crew.run(units, progress)
+        units = units_left(catalogue, held, config.unit_tokens, digest)
+        require_bearable(units, held)
+        if len(units):
+            paths.require_writable()
+        found = crew.run(units, progress, failures)
         result.add(found)
         receipts = [*held.receipts, *found.receipts]
         try:
-            manifest = publish_build(paths, crew.fingerprint, held, receipts, catalogue, quality)
+            manifest = publish_build(
+                paths, crew.fingerprint, held, receipts, catalogue, quality, removal
+            )
         except CommitConflictError:
             rounds -= 1
             if not rounds:
                 raise
-            progress.note("another writer published a version; building on top of it")
+            news = "another writer published a version; building on top of it"
+            progress.note(BuildEvent("conflict", reason=news))
             held = read_held(paths, crew.fingerprint)
         else:
             return result, manifest is not None
@@ -131,7 +168,8 @@ def document_rules(config: BuildConfig) -> DocumentRules:
             f"{len(prefix)}; shorten it"
         )
     longest = min(room, config.max_tokens or room)
-    return DocumentRules(config.model, template, longest, config.long)
+    digest = tokenizer_digest(tokenizer)
+    return DocumentRules(config.model, template, longest, config.long, digest)
 
 
 def anchored_config(config: BuildConfig) -> BuildConfig:

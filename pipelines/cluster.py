@@ -8,7 +8,12 @@ from typing import Any
 import ray
 
 from sift_index.errors import BuildError, UsageError
+from sift_index.models.loading import load_config
+from sift_index.models.size import parameter_count
 from sift_index.pipelines.config import BuildConfig
+
+# Larger models take days on CPUs for what a GPU does in minutes: only for who asks for it.
+CPU_PARAMETERS = 2e9
 
 
 @contextmanager
@@ -39,10 +44,11 @@ def ray_session(address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def resolve_build_device(device: str) -> str:
+def resolve_build_device(device: str, model: str) -> str:
     """Turn `auto` into cuda when the cluster has GPUs, else cpu.
 
-    Raises UsageError for cuda on a cluster without GPUs: workers would wait for one for ever.
+    Raises UsageError for cuda on a cluster without GPUs, because workers would wait for one for
+    ever, and for a large model that `auto` would index on CPUs.
     """
     found = ray.cluster_resources().get("GPU", 0) >= 1
     if device.startswith("cuda") and not found:
@@ -51,7 +57,19 @@ def resolve_build_device(device: str) -> str:
         )
     if device != "auto":
         return device
+    if not found:
+        _require_small(model)
     return "cuda" if found else "cpu"
+
+
+def _require_small(model: str) -> None:
+    parameters = parameter_count(load_config(model))
+    if parameters > CPU_PARAMETERS:
+        raise UsageError(
+            f"expected a GPU in the Ray cluster for {model}, which has {parameters / 1e9:.1f} "
+            "billion parameters, found none; add GPU nodes (--address names another cluster), "
+            "choose a smaller model, or say --device cpu to wait for CPUs all the same"
+        )
 
 
 def worker_count(config: BuildConfig, device: str, units: int) -> int:

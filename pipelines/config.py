@@ -1,6 +1,7 @@
 """What a build is told: everything that decides its result, in one frozen value."""
 
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from sift_index.errors import UsageError
@@ -21,7 +22,10 @@ class BuildConfig:
     `unit_tokens` is the token budget of a unit, `batch_tokens` that of a forward pass and `threads`
     the CPU threads of a worker: they belong to the configuration, never to the machine, because
     byte-identical packs depend on them. `max_tokens` caps a document's length (None: the model's
-    context). `quality` are the policy file's measurements; the one of this model goes into the
+    context). `unit_timeout` are the seconds a unit may take before its worker is replaced (None:
+    from the pace of the build, see `limits`), `max_failures` the documents that may fail before the
+    build stops (None: any number) and `prune` says whether documents that left the corpus leave the
+    index. `quality` are the policy file's measurements; the one of this model goes into the
     manifest.
     """
 
@@ -45,6 +49,9 @@ class BuildConfig:
     workers: int | None = None
     threads: int = 2
     address: str | None = None
+    unit_timeout: float | None = None
+    max_failures: int | None = None
+    prune: bool = False
 
     def __post_init__(self) -> None:
         if self.long not in LONG_CHOICES:
@@ -55,3 +62,9 @@ class BuildConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"expected {name} of at least 1, found {value}")
+        if self.unit_timeout is not None and not 0 < self.unit_timeout < inf:
+            raise UsageError(
+                f"expected unit_timeout of more than 0 seconds, found {self.unit_timeout}"
+            )
+        if self.max_failures is not None and self.max_failures < 0:
+            raise UsageError(f"expected max_failures of at least 0, found {self.max_failures}")

@@ -9,17 +9,29 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import pyarrow.compute as pc
+
 from sift_index.formats.store import IndexPaths, file_names
 from sift_index.pipelines.build import anchored_config, document_rules
+from sift_index.pipelines.catalogue import Catalogue
+from sift_index.pipelines.changes import CorpusChanges, corpus_changes
 from sift_index.pipelines.cluster import ray_session, resolve_build_device, worker_count
 from sift_index.pipelines.config import BuildConfig
 from sift_index.pipelines.corpus import CorpusReader, open_corpus
 from sift_index.pipelines.crew import Crew
-from sift_index.pipelines.documents import DocumentRules, Piece
+from sift_index.pipelines.documents import DocumentRules
 from sift_index.pipelines.measurement import PACK_OVERHEAD, Sample
-from sift_index.pipelines.planner import Catalogue, Unit
+from sift_index.pipelines.pieces import PieceColumns
+from sift_index.pipelines.planner import UnitPlan
+from sift_index.pipelines.plansize import (
+    MANY_UNITS,
+    enough_tokens,
+    require_bearable,
+    total_units,
+)
 from sift_index.pipelines.probes import with_probes
 from sift_index.pipelines.progress import BuildProgress, build_progress
+from sift_index.pipelines.pruning import absent_ids, require_prunable
 from sift_index.pipelines.resume import read_held, units_left
 from sift_index.pipelines.scanning import scan_corpus
 from sift_index.selection.policy import BUILTIN, CORPUS, ProbePolicy
@@ -35,15 +47,26 @@ KEY_BYTES, ID_BYTES = 32, 24
 class BuildEstimate:
     """What a build of a corpus would take.
 
-    documents were found; keys and tokens are what no version holds yet. `tokens_per_second` was
-    measured on `measured_tokens`, all workers at once; `device_hours` are those of all workers,
-    `seconds` the whole run on this machine, reading the corpus and loading the model included.
+    `documents` were found: of those that can be indexed, `new` have an id that the index does not
+    have, `changed` another text and `unchanged` the same; `removed` are documents of the index that
+    the corpus does not have, which leave it if `prune` says so. `keys` and `tokens` are what no
+    version holds yet. `packs` are those of the next version, one a unit; `advised_unit_tokens` is a
+    budget that keeps this plan's few enough to open fast. `tokens_per_second` was measured on
+    `measured_tokens`, all workers at once; `device_hours` are those of all workers, `seconds` the
+    whole run on this machine, reading the corpus and loading the model included.
     """
 
     documents: int
+    new: int
+    changed: int
+    unchanged: int
+    removed: int
+    prune: bool
     keys: int
     tokens: int
     units: int
+    packs: int
+    advised_unit_tokens: int
     index_bytes: int
     device: str
     workers: int
@@ -59,13 +82,21 @@ class BuildEstimate:
     def lines(self) -> list[str]:
         """Return the estimate for people, one fact a line."""
         kind = "GPU" if self.device.startswith("cuda") else "CPU worker"
+        leave = "leave the index" if self.prune else "stay; --prune removes them"
+        many = [
+            f"warning     {self.packs:,} packs, one a unit, make an index that is slow to open "
+            f"and to publish (above {MANY_UNITS:,}); use --unit-tokens {self.advised_unit_tokens}"
+        ]
         return [
-            f"documents   {self.documents:,} found; {self.keys:,} keys to compute",
+            f"documents   {self.documents:,} found: {self.new:,} new, {self.changed:,} changed, "
+            f"{self.unchanged:,} unchanged; {self.keys:,} keys to compute",
+            f"index       {self.removed:,} documents that the corpus does not have {leave}",
             f"work        {self.tokens:,} tokens in {self.units:,} units",
             f"rate        {self.tokens_per_second:,.0f} tokens/s on {self.workers} workers, "
             f"measured on {self.measured_tokens:,} tokens",
             f"time        about {self.seconds:,.0f} s here; {self.device_hours:,.3f} {kind} hours",
             f"size        about {self.index_bytes:,} bytes",
+            *(many if self.packs > MANY_UNITS else []),
             "nothing was written; run the same command without --dry-run to build",
         ]
 
@@ -80,66 +111,82 @@ def estimate_build(config: BuildConfig, progress: BuildProgress | None = None) -
     rules = document_rules(config)
     reader = open_corpus(config.corpus, config.text_field, config.id_field)
     with ray_session(config.address), progress or build_progress() as shown:
-        config = replace(config, device=resolve_build_device(config.device))
+        config = replace(config, device=resolve_build_device(config.device, config.model))
         catalogue = scan_corpus(reader, rules, shown)
+        if config.prune:
+            require_prunable(catalogue)
         config = _with_existing_probes(config, reader, rules, shown)
         shown.note(f"loading {config.model} on {config.device} to measure {SAMPLES} samples")
         with Crew(config, reader, rules) as crew:
             held = read_held(IndexPaths(config.output), crew.fingerprint)
             digest = crew.fingerprint.build_digest
-            units = units_left(catalogue.pieces.values(), held, config.unit_tokens, digest)
+            units = units_left(catalogue, held, config.unit_tokens, digest)
+            require_bearable(units, held)
             workers = worker_count(config, config.device, max(1, len(units)))
             samples = take_samples(units, _sample_tokens(config))
             crew.hire(workers)
             before = time.monotonic() - started
-            return _estimate(config, catalogue, units, workers, crew.measure(samples), before)
+            changes = corpus_changes(catalogue, held)
+            measured = crew.measure(samples)
+            return _estimate(
+                config,
+                catalogue,
+                changes,
+                units,
+                total_units(units, held),
+                workers,
+                measured,
+                before,
+            )
 
 
-def take_samples(units: Sequence[Unit], tokens: int, count: int = SAMPLES) -> list[list[Piece]]:
-    """Return up to `count` runs of pieces of at least `tokens` tokens, spread along the plan.
+def take_samples(plan: UnitPlan, tokens: int, count: int = SAMPLES) -> list[PieceColumns]:
+    """Return up to `count` runs of pieces, of about `tokens` tokens or more, spread along the plan.
 
-    Each begins in the middle of its part of the plan's tokens; a plan that is not longer than the
-    samples together is one sample.
+    Each lies around the middle of its part of the plan's tokens, and no piece is in two; a plan
+    that is not longer than the samples together is one sample.
     """
-    pieces = [piece for unit in units for piece in unit.pieces]
-    total = sum(piece.tokens for piece in pieces)
-    if total <= count * tokens:
-        return [pieces] if pieces else []
-    starts = [total * (2 * number + 1) // (2 * count) for number in range(count)]
-    return [_run_from(pieces, start, tokens) for start in starts]
-
-
-def _run_from(pieces: Sequence[Piece], start: int, tokens: int) -> list[Piece]:
-    """Return pieces around a place in the plan, given in tokens: half in front, half behind."""
-    first = max(0, start - tokens // 2)
-    at, found, held = 0, list[Piece](), 0
-    for piece in pieces:
-        if at + piece.tokens > first and held < tokens:
-            found.append(piece)
-            held += piece.tokens
-        at += piece.tokens
+    if plan.tokens <= count * tokens:
+        return [plan.pieces(0, plan.keys)] if plan.keys else []
+    found, free = list[PieceColumns](), 0
+    for number in range(count):
+        middle = plan.tokens * (2 * number + 1) // (2 * count)
+        first = int(plan.starts.searchsorted(max(0, middle - tokens // 2), "right")) - 1
+        end = int(plan.starts.searchsorted(plan.starts[first] + tokens, "left"))
+        # A piece longer than its part is in one sample only, else it would be measured twice.
+        if max(first, free) < end:
+            found.append(plan.pieces(max(first, free), min(end, plan.keys)))
+            free = end
     return found
 
 
 def _estimate(
     config: BuildConfig,
     catalogue: Catalogue,
-    units: Sequence[Unit],
+    changes: CorpusChanges,
+    units: UnitPlan,
+    packs: int,
     workers: int,
     samples: Sequence[Sample],
     before: float,
 ) -> BuildEstimate:
-    tokens = sum(unit.tokens for unit in units)
+    tokens, keys = units.tokens, units.keys
     share = tokens / max(1, len(samples))
     compute = sum(share * sample.seconds / sample.tokens for sample in samples) / workers
     rows = sum(share * sample.row_bytes / sample.tokens for sample in samples)
-    keys = sum(len(unit.pieces) for unit in units)
-    ids = sum(len(name.encode()) + ID_BYTES for name in catalogue.documents)
+    ids = int(pc.sum(pc.binary_length(catalogue.ids)).as_py() or 0) + ID_BYTES * len(catalogue)
     return BuildEstimate(
         documents=catalogue.read,
+        new=changes.new,
+        changed=changes.changed,
+        unchanged=changes.unchanged,
+        removed=len(absent_ids(catalogue, changes)),
+        prune=config.prune,
         keys=keys,
         tokens=tokens,
         units=len(units),
+        packs=packs,
+        advised_unit_tokens=max(config.unit_tokens, enough_tokens(units, MANY_UNITS)),
         index_bytes=round(rows) + len(units) * PACK_OVERHEAD + keys * KEY_BYTES + ids,
         device=config.device,
         workers=workers,

@@ -5,16 +5,19 @@ committed so far: that is what lets a rerun recognise finished work by its name.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
 
-from sift_index.formats.failures import FailedDocument
-from sift_index.pipelines.documents import (
-    Piece,
-    Scanned,
-    ScannedDocument,
-    SkippedDocument,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from sift_index.pipelines.catalogue import Catalogue, Mask, Rows
+from sift_index.pipelines.documents import Piece
+from sift_index.pipelines.pieces import PieceColumns
+from sift_index.pipelines.segments import offsets_of
+
+Pieces = tuple[Piece, ...] | PieceColumns
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,13 @@ class Unit:
     """The atom of work, retry and commit: pieces cut by token budget, ordered by length."""
 
     id: str
-    pieces: tuple[Piece, ...]
+    pieces: Pieces
 
     @property
     def tokens(self) -> int:
         """Tokens of all pieces."""
+        if isinstance(self.pieces, PieceColumns):
+            return self.pieces.total
         return sum(piece.tokens for piece in self.pieces)
 
     def halves(self, build_digest: str) -> tuple["Unit", "Unit"]:
@@ -37,70 +42,92 @@ class Unit:
         return first, second
 
 
-@dataclass
-class Catalogue:
-    """What the corpus holds: documents by id, one piece per key, and what was left out.
+class UnitPlan(Sequence[Unit]):
+    """Units of a catalogue in order; each is made when it is asked for, and not kept.
 
-    `duplicate_ids` have the text of an earlier id; `repeats` counts documents that came twice
-    under one id; `clashes` came under an earlier id with another text.
+    Attributes: `rows` int64 [n], the catalogue's pieces in order of length and key; `starts` int64
+    [n + 1], the token at which each begins; unit i has the pieces `bounds[i]:bounds[i + 1]`.
     """
 
-    documents: dict[str, ScannedDocument] = field(default_factory=dict)
-    pieces: dict[bytes, Piece] = field(default_factory=dict)
-    skipped: list[SkippedDocument] = field(default_factory=list)
-    failed: list[FailedDocument] = field(default_factory=list)
-    clashes: list[ScannedDocument] = field(default_factory=list)
-    duplicate_ids: set[str] = field(default_factory=set)
-    read: int = 0
-    repeats: int = 0
-    split: int = 0
+    def __init__(self, catalogue: Catalogue, rows: Rows, unit_tokens: int, digest: str) -> None:
+        """Cut pieces into units of at most `unit_tokens` tokens; use `cut_units`."""
+        self.catalogue, self.rows = catalogue, rows
+        self.starts = offsets_of(catalogue.tokens[rows])
+        self.bounds = _bounds(self.starts, unit_tokens)
+        self._digest = digest
 
-    def add(self, found: Iterable[Scanned]) -> None:
-        """Take in scanned documents, in corpus order."""
-        for item in found:
-            self.read += 1
-            if isinstance(item, ScannedDocument):
-                self._add_document(item)
-            elif isinstance(item, SkippedDocument):
-                self.skipped.append(item)
-            else:
-                self.failed.append(item)
+    @property
+    def tokens(self) -> int:
+        """Tokens of all units."""
+        return int(self.starts[-1])
 
-    def _add_document(self, item: ScannedDocument) -> None:
-        known = self.documents.get(item.id)
-        if known is not None and known.keys != item.keys:
-            self.clashes.append(item)
-            return
-        if known is not None:
-            self.repeats += 1
-            return
-        if all(piece.key in self.pieces for piece in item.pieces):
-            self.duplicate_ids.add(item.id)
-        self.split += len(item.pieces) > 1
-        self.documents[item.id] = item
-        for piece in item.pieces:
-            self.pieces.setdefault(piece.key, piece)
+    @property
+    def keys(self) -> int:
+        """Number of pieces of all units."""
+        return len(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[Unit]:
+        return (self._unit(number) for number in range(len(self)))
+
+    @overload
+    def __getitem__(self, which: int) -> Unit: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Unit]: ...
+    def __getitem__(self, which: int | slice) -> Unit | list[Unit]:
+        numbers = range(len(self))[which]
+        if isinstance(numbers, range):
+            return [self._unit(number) for number in numbers]
+        return self._unit(numbers)
+
+    def pieces(self, first: int, end: int) -> PieceColumns:
+        """Return pieces by their places in the plan's order."""
+        return self.catalogue.pieces(self.rows[first:end])
+
+    def _unit(self, number: int) -> Unit:
+        pieces = self.pieces(self.bounds[number], self.bounds[number + 1])
+        return Unit(unit_id(pieces, self._digest), pieces)
 
 
 def unit_id(pieces: Sequence[Piece], build_digest: str) -> str:
     """Return 32 hex digits: a hash of the sorted keys and the build fingerprint."""
     digest = hashlib.blake2b(bytes.fromhex(build_digest), digest_size=16)
-    for key in sorted(piece.key for piece in pieces):
-        digest.update(key)
+    digest.update(_sorted_keys(pieces))
     return digest.hexdigest()
 
 
-def cut_units(pieces: Iterable[Piece], unit_tokens: int, build_digest: str) -> list[Unit]:
-    """Cut pieces, ordered by length, into units of at most `unit_tokens` tokens.
+def _sorted_keys(pieces: Sequence[Piece]) -> bytes:
+    if isinstance(pieces, PieceColumns):
+        return pieces.sorted_keys()
+    return b"".join(sorted(piece.key for piece in pieces))
 
-    A piece longer than the budget is a unit of its own.
+
+def cut_units(
+    catalogue: Catalogue, unit_tokens: int, build_digest: str, wanted: Mask | None = None
+) -> UnitPlan:
+    """Cut the catalogue's distinct keys, ordered by length, into units of `unit_tokens` tokens.
+
+    A piece longer than the budget is a unit of its own. `wanted` bool [k] leaves out keys, which
+    are in rising order.
     """
-    units: list[list[Piece]] = []
-    room = 0
-    for piece in sorted(pieces, key=lambda piece: (piece.tokens, piece.key)):
-        if not units or piece.tokens > room:
-            units.append([])
-            room = unit_tokens
-        units[-1].append(piece)
-        room -= piece.tokens
-    return [Unit(unit_id(part, build_digest), tuple(part)) for part in units]
+    rows = catalogue.distinct.rows
+    rows = rows if wanted is None else rows[wanted]
+    # Stable: pieces of one length stay in the order of their keys.
+    order = np.argsort(_narrow(catalogue.tokens[rows]), kind="stable")
+    return UnitPlan(catalogue, rows[order], unit_tokens, build_digest)
+
+
+def _narrow(tokens: NDArray[np.uint32]) -> NDArray[np.uint16] | NDArray[np.uint32]:
+    """Return lengths in 16 bits where they fit: numpy sorts these in one pass."""
+    return tokens.astype(np.uint16) if not len(tokens) or tokens.max() < 1 << 16 else tokens
+
+
+def _bounds(starts: NDArray[np.int64], unit_tokens: int) -> NDArray[np.int64]:
+    """Return where units begin, and the end: as many pieces as fit, at least one."""
+    bounds, last = [0], len(starts) - 1
+    while bounds[-1] < last:
+        fits = int(starts.searchsorted(starts[bounds[-1]] + unit_tokens, "right")) - 1
+        bounds.append(max(fits, bounds[-1] + 1))
+    return np.array(bounds, np.int64)

@@ -63,7 +63,7 @@ def _documents(reader: CorpusReader) -> Iterator[tuple[str, str]]:
 
 
 def _tokens(rules: DocumentRules, text: str) -> int:
-    tokenizer = prompt_writer(rules.model, rules.template).tokenizer
+    tokenizer = prompt_writer(rules.model, rules.template, rules.tokenizer).tokenizer
     return len(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
 
 

@@ -1,4 +1,8 @@
-"""Progress of a build: a live bar on a terminal, one plain line every few seconds in a log."""
+"""Progress of a build: a live bar on a terminal, one line every few seconds in a log.
+
+Never a line per unit: a thousand workers finish hundreds a second. What a person looks for in a log
+are the exceptions, and each of those is one event (see events).
+"""
 
 import sys
 import time
@@ -13,6 +17,8 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+
+from sift_index.pipelines.events import spell
 
 LOG_SECONDS = 10.0
 
@@ -32,7 +38,7 @@ class BuildProgress(Protocol):
         """Stop reporting."""
 
     def note(self, message: str) -> None:
-        """Report one event: a phase, a retry, a failure."""
+        """Report a phase, or a BuildEvent: a retry, a failure."""
 
     def start(self, units: int, tokens: int) -> None:
         """Say how much work there is."""
@@ -79,10 +85,15 @@ class LogProgress:
         self._last = now
         rate = tokens / max(now - self._begun, 1e-9)
         left = (self._tokens - tokens) / rate if rate else float("inf")
-        self.note(
-            f"units {units}/{self._units} tokens {tokens}/{self._tokens} "
-            f"tokens/s {rate:.0f} failures {failures} eta_s {left:.0f}"
+        line = spell(
+            "progress",
+            units=f"{units}/{self._units}",
+            tokens=f"{tokens}/{self._tokens}",
+            tokens_per_second=f"{rate:.0f}",
+            failures=failures,
+            eta_seconds=f"{left:.0f}",
         )
+        self.note(line)
 
 
 class TerminalProgress:

@@ -1,7 +1,11 @@
 """Publishing a build: the next version of the index, and the records of what failed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
+import numpy as np
+
+from sift_index.formats.documentmap import DocumentMap
 from sift_index.formats.failures import (
     FailedDocument,
     clear_failure,
@@ -9,12 +13,16 @@ from sift_index.formats.failures import (
     record_failure,
 )
 from sift_index.formats.fingerprint import Fingerprint
+from sift_index.formats.keyorder import as_items, find_positions
 from sift_index.formats.manifest import Manifest
-from sift_index.formats.receipts import Receipt
+from sift_index.formats.receipts import Receipt, receipt_keys
+from sift_index.formats.removal import Removal
 from sift_index.formats.store import IndexPaths
 from sift_index.formats.writer import publish
+from sift_index.pipelines.catalogue import Catalogue
+from sift_index.pipelines.changes import corpus_changes, document_map
 from sift_index.pipelines.corpus import CorpusReader
-from sift_index.pipelines.planner import Catalogue
+from sift_index.pipelines.corpus.files import printable
 from sift_index.pipelines.resume import Held
 from sift_index.selection.quality import Quality
 
@@ -28,49 +36,66 @@ def publish_build(
     receipts: Sequence[Receipt],
     catalogue: Catalogue,
     quality: Quality | None = None,
+    removal: Removal | None = None,
 ) -> Manifest | None:
-    """Publish a version if it adds a key, a document id or a measurement; return it, or None.
+    """Publish a version if it differs in a key, a document id or a measurement, or return None.
 
     `receipts` are all committed units that no version holds yet. `quality` is what was measured on
     this model and policy; without it, what the previous version says holds on: it is one build.
     """
-    keys = {bytes.fromhex(key) for receipt in receipts for key in receipt.keys}
-    documents = {
-        name: document.keys
-        for name, document in catalogue.documents.items()
-        if all(key in keys or held.published(key) for key in document.keys)
-    }
-    known = (lambda name: ()) if held.reader is None else held.reader.document_keys
+    keys = receipt_keys(receipts)
+    keys = keys[np.argsort(as_items(keys))]
+    wanted = catalogue.distinct_keys
+    complete = catalogue.complete(held.published(wanted) | (find_positions(keys, wanted) >= 0))
     earlier = held.manifest.quality if held.manifest else None
     # A measurement alone makes a version of an index, never an index.
     measured = held.manifest is not None and quality not in (None, earlier)
-    same = all(known(name) == pieces for name, pieces in documents.items())
-    if not keys and same and not measured:
+    same = bool(corpus_changes(catalogue, held).same[complete].all())
+    if not len(keys) and same and not measured and not _removes(removal, held):
         return None
-    quality = earlier if quality is None else quality
-    return publish(paths, fingerprint, receipts, documents, previous=held.manifest, quality=quality)
+    return publish(
+        paths,
+        fingerprint,
+        receipts,
+        document_map(catalogue).where(complete),
+        previous=held.manifest,
+        removal=removal,
+        quality=earlier if quality is None else quality,
+    )
+
+
+def _removes(removal: Removal | None, held: Held) -> bool:
+    """Say whether a removal takes anything from the current version as it is."""
+    if removal is None or held.reader is None:
+        return False
+    documents = DocumentMap.of_table(held.reader.keys)
+    left = documents.without(removal.ids)
+    goes = removal.takes(held.reader.keys.keys(), left)
+    return len(left) < len(documents) or bool(goes.any())
+
+
+def scan_failures(reader: CorpusReader, catalogue: Catalogue) -> list[FailedDocument]:
+    """Return the documents that cannot be indexed for what they are, known before any work."""
+    found = list(catalogue.failed)
+    for clash in catalogue.clashes:
+        reason = f"document id {clash.id!r} occurs again with another text; make ids unique"
+        found.append(FailedDocument(reader.source(clash.location), reason))
+    return found
 
 
 def failed_documents(
-    reader: CorpusReader,
-    catalogue: Catalogue,
-    failed: Sequence[FailedDocument],
-    published: Callable[[bytes], bool],
+    reader: CorpusReader, catalogue: Catalogue, failed: Sequence[FailedDocument], after: Held
 ) -> list[FailedDocument]:
     """Return every document that could not be indexed, once, with the reason.
 
     `failed` are the workers' failures: one a piece, and silent about other documents with the
-    same text. `published` says whether the index holds a key now.
+    same text. `after` is what the index holds now.
     """
     reasons = {failure.source: failure.reason for failure in reversed(failed)}
-    found = list(catalogue.failed)
-    for document in catalogue.clashes:
-        reason = f"document id {document.id!r} occurs again with another text; make ids unique"
-        found.append(FailedDocument(reader.source(document.location), reason))
-    for document in catalogue.documents.values():
-        if not all(published(key) for key in document.keys):
-            source = reader.source(document.location)
-            found.append(FailedDocument(source, reasons.get(source, SHARED)))
+    found = scan_failures(reader, catalogue)
+    complete = catalogue.complete(after.published(catalogue.distinct_keys))
+    for source in map(reader.source, catalogue.places.at(np.flatnonzero(~complete))):
+        found.append(FailedDocument(source, reasons.get(source, SHARED)))
     return found
 
 
@@ -84,7 +109,20 @@ def record_failures(
     for failure in failed:
         record_failure(paths, failure)
     earlier = {record.source for record in read_failures(paths)}
-    if cured := earlier - {failure.source for failure in failed}:
-        present = {reader.source(location) for location in reader.locations()}
-        for source in cured & present:
-            clear_failure(paths, source)
+    for source in _present(reader, earlier - {failure.source for failure in failed}):
+        clear_failure(paths, source)
+
+
+def _present(reader: CorpusReader, sources: set[str]) -> Iterator[str]:
+    """Yield those of some sources that are places of the corpus, listed no further than needed."""
+    left = set(sources)
+    locations = reader.locations() if left else iter(())
+    for file, places in groupby(locations, key=lambda location: location.file):
+        if not any(source.startswith(printable(file)) for source in left):
+            continue  # naming a place may mean counting lines
+        for source in map(reader.source, places):
+            if source in left:
+                yield source
+                left.remove(source)
+        if not left:
+            return

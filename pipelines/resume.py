@@ -1,17 +1,20 @@
 """Resuming: what versions and receipts already hold, and the units that are left."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from sift_index.errors import BuildError
 from sift_index.formats.fingerprint import Fingerprint, require_same_build
+from sift_index.formats.keyorder import Keys, as_items, find_positions
 from sift_index.formats.manifest import Manifest, current_version
 from sift_index.formats.meanwhile import conflict_when_replaced
 from sift_index.formats.reader import IndexReader
-from sift_index.formats.receipts import Receipt, read_receipts
+from sift_index.formats.receipts import Receipt, read_receipts, receipt_keys
 from sift_index.formats.store import IndexPaths, require_size
-from sift_index.pipelines.documents import Piece
-from sift_index.pipelines.planner import Unit, cut_units
+from sift_index.pipelines.catalogue import Catalogue, Mask
+from sift_index.pipelines.planner import UnitPlan, cut_units
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,20 @@ class Held:
         """The current version's manifest, or None."""
         return None if self.reader is None else self.reader.manifest  # an empty one is falsy
 
-    def published(self, key: bytes) -> bool:
-        """Say whether the current version holds a key."""
-        return self.reader is not None and key in self.reader
+    def published(self, keys: Keys) -> Mask:
+        """Say of keys uint8 [n, 16] which the current version holds, bool [n]."""
+        if self.reader is None:
+            return np.zeros(len(keys), bool)
+        return self.reader.keys.positions(keys) >= 0
+
+    def committed(self, keys: Keys) -> Mask:
+        """Say of keys uint8 [n, 16] which units hold that no version has yet, bool [n]."""
+        return find_positions(self._committed, keys) >= 0
+
+    @cached_property
+    def _committed(self) -> Keys:
+        keys = receipt_keys(self.receipts)
+        return keys[np.argsort(as_items(keys))]
 
 
 def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
@@ -46,21 +60,19 @@ def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
         with conflict_when_replaced(paths, reader.manifest):
             for pack in reader.manifest.packs:
                 require_size(paths.pack_path(pack.name), pack.bytes)
-    published = set() if reader is None else set(reader.manifest.units)
-    receipts = [receipt for receipt in read_receipts(paths) if receipt.unit not in published]
+    published = frozenset() if reader is None else frozenset(reader.manifest.units)
+    receipts = read_receipts(paths, without=published)
     others = {receipt.build_digest for receipt in receipts} - {fingerprint.build_digest}
     if others:
         raise BuildError(
             f"{paths.root} holds unpublished units of another build ({', '.join(sorted(others))}; "
             f"this one is {fingerprint.build_digest}): build into another folder, or finish that "
-            "build with its own command first"
+            f"build with its own command first (`sift-index status {paths.root}` shows it)"
         )
     return Held(reader, tuple(receipts))
 
 
-def units_left(
-    pieces: Iterable[Piece], held: Held, unit_tokens: int, build_digest: str
-) -> list[Unit]:
+def units_left(catalogue: Catalogue, held: Held, unit_tokens: int, build_digest: str) -> UnitPlan:
     """Cut units of what no version and no receipt holds.
 
     An interrupted build gets its own units back: pieces come sorted by length, so the piece that
@@ -68,6 +80,6 @@ def units_left(
     never moves a piece into another. When receipts do not match the plan (the corpus changed, or
     a unit was split), what is committed is kept all the same.
     """
-    committed = {bytes.fromhex(key) for receipt in held.receipts for key in receipt.keys}
-    rest = (p for p in pieces if p.key not in committed and not held.published(p.key))
-    return cut_units(rest, unit_tokens, build_digest)
+    keys = catalogue.distinct_keys
+    wanted = ~(held.committed(keys) | held.published(keys))
+    return cut_units(catalogue, unit_tokens, build_digest, wanted)

@@ -6,11 +6,14 @@ from typing import Any
 
 from sift_index.formats.failures import FailedDocument
 from sift_index.formats.manifest import Manifest
+from sift_index.formats.removal import Removal
 from sift_index.models.geometry import ModelGeometry
+from sift_index.pipelines.catalogue import Catalogue
 from sift_index.pipelines.corpus import IgnoredFiles
-from sift_index.pipelines.planner import Catalogue
+from sift_index.pipelines.pruning import pruned
 from sift_index.pipelines.resume import Held
 from sift_index.pipelines.runner import RunResult
+from sift_index.pipelines.timing import BuildTiming, build_timing
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,9 @@ class BuildSummary:
     `indexed` have masks in the index now; duplicates have the masks of the same text. Of the
     corpus's distinct `keys`, `new_keys` were computed by this run, `resumed_keys` were committed
     by an interrupted one, `known_keys` were in an earlier version. `version` is the current one.
+    Of the documents of earlier versions, `pruned_documents` left the index with this run, because
+    the corpus does not have them any more, and `pruned_keys` with them. `reissued` counts units
+    that were late and given to a second worker.
     """
 
     documents: int
@@ -36,9 +42,13 @@ class BuildSummary:
     new_keys: int
     resumed_keys: int
     known_keys: int
+    pruned_documents: int
+    pruned_keys: int
     new_tokens: int
     units: int
     retries: int
+    timeouts: int
+    reissued: int
     workers: int
     seconds: float
     tokens_per_second: float
@@ -47,6 +57,7 @@ class BuildSummary:
     kv_bytes: int
     version: int | None
     published: bool
+    timing: BuildTiming
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
@@ -67,10 +78,18 @@ class BuildSummary:
             f"{self.split:,} documents split",
             f"work        {self.new_tokens:,} tokens in {self.seconds:.1f} s = "
             f"{self.tokens_per_second:,.0f} tokens/s, {self.units:,} units, {self.workers} "
-            f"workers, {self.retries} retries",
+            f"workers, {self.retries} retries, {self.timeouts} timeouts, "
+            f"{self.reissued} late units given to a second worker",
             f"size        {self.index_bytes:,} bytes; the KV cache of the same documents would be "
             f"{self.kv_bytes:,} ({self.kv_bytes / max(1, self.index_bytes):,.0f} x)",
         ]
+        if self.pruned_documents or self.pruned_keys:
+            lines.append(
+                f"pruned      {self.pruned_documents:,} documents that the corpus does not have "
+                f"any more, {self.pruned_keys:,} keys"
+            )
+        if self.timing.units:
+            lines.append(f"unit time   {self.timing.line()}")
         if self.ignored_files:
             lines.append(f"ignored     {self.ignored_files} files, such as {self.ignored_example}")
         news = "published" if self.published else "nothing new to publish"
@@ -87,30 +106,35 @@ def summarise(
     ignored: IgnoredFiles,
     workers: int,
     seconds: float,
+    removal: Removal | None = None,
 ) -> BuildSummary:
     """Count what became of every document, from the state before and after the build."""
-    duplicates = [name for name in catalogue.duplicate_ids if _indexed(catalogue, name, after)]
-    indexed = sum(_indexed(catalogue, name, after) for name in catalogue.documents)
-    reasons = [skipped.reason for skipped in catalogue.skipped]
+    keys = catalogue.distinct_keys
+    complete = catalogue.complete(after.published(keys))
+    duplicates = int((complete & catalogue.distinct.duplicates).sum())
     new_tokens = sum(receipt.tokens for receipt in result.receipts)
-    resumed = {bytes.fromhex(key) for receipt in before.receipts for key in receipt.keys}
+    pruned_documents, pruned_keys = pruned(removal, before, after)
     return BuildSummary(
         documents=catalogue.read,
-        indexed=indexed - len(duplicates),
-        duplicates=len(duplicates) + catalogue.repeats,
-        empty=reasons.count("empty"),
-        too_long=reasons.count("too_long"),
+        indexed=int(complete.sum()) - duplicates,
+        duplicates=duplicates + catalogue.repeats,
+        empty=catalogue.skipped.get("empty", 0),
+        too_long=catalogue.skipped.get("too_long", 0),
         split=catalogue.split,
         failed=tuple(failed),
         ignored_files=ignored.count,
         ignored_example=ignored.example,
-        keys=len(catalogue.pieces),
+        keys=len(keys),
         new_keys=sum(len(receipt.keys) for receipt in result.receipts),
-        resumed_keys=sum(key in resumed for key in catalogue.pieces),
-        known_keys=sum(before.published(key) for key in catalogue.pieces),
+        resumed_keys=int(before.committed(keys).sum()),
+        known_keys=int(before.published(keys).sum()),
+        pruned_documents=pruned_documents,
+        pruned_keys=pruned_keys,
         new_tokens=new_tokens,
         units=len(result.receipts),
         retries=result.retries,
+        timeouts=result.timeouts,
+        reissued=result.reissued,
         workers=workers,
         seconds=round(seconds, 3),
         tokens_per_second=round(new_tokens / max(seconds, 1e-9), 1),
@@ -119,11 +143,8 @@ def summarise(
         kv_bytes=_kv_bytes(after.manifest),
         version=after.manifest.version if after.manifest else None,
         published=published,
+        timing=build_timing(result.receipts),
     )
-
-
-def _indexed(catalogue: Catalogue, name: str, after: Held) -> bool:
-    return all(after.published(key) for key in catalogue.documents[name].keys)
 
 
 def _index_bytes(manifest: Manifest | None) -> int:

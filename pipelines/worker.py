@@ -5,14 +5,16 @@ units at once in two threads that take turns on the device: while one computes, 
 tokenises its documents, or compresses and writes its pack.
 """
 
+import os
 import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 
+import ray
 import torch
 
 from sift_index.errors import DocumentError
@@ -30,12 +32,15 @@ from sift_index.pipelines.config import CODECS, BuildConfig
 from sift_index.pipelines.corpus import CorpusReader
 from sift_index.pipelines.documents import DocumentRules, Piece, read_pieces
 from sift_index.pipelines.measurement import Sample, measure
+from sift_index.pipelines.metrics import worker_metrics
 from sift_index.pipelines.planner import Unit, unit_id
 from sift_index.prompts import PromptWriter
 from sift_index.selection.batches import launch_batches
 from sift_index.selection.extraction import Extraction
 from sift_index.selection.extractor import Extractor
 
+# Of a Ray node's id; `ray list nodes` shows them all.
+NODE_DIGITS = 12
 TOO_BIG = (
     "{} tokens do not fit in the memory of the device beside the model; split documents at fewer "
     "tokens with --max-tokens"
@@ -48,6 +53,23 @@ class UnitOutcome:
 
     receipt: Receipt | None
     failed: tuple[FailedDocument, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker runs, for messages and receipts; `node` is empty outside Ray."""
+
+    host: str
+    node: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds that parts of a unit took; `extracted` from the first launch to the last result."""
+
+    read: float
+    extracted: float
 
 
 class BuildWorker:
@@ -64,6 +86,10 @@ class BuildWorker:
         self._paths = IndexPaths(config.output)
         self._device = threading.Lock()
 
+    def place(self) -> Place:
+        """Say where this worker runs, at once: it has a place, and loads when asked to."""
+        return _place()
+
     def fingerprint(self) -> Fingerprint:
         """Load the model and say what this worker would build: all workers must agree."""
         with self._device:
@@ -78,19 +104,28 @@ class BuildWorker:
         """
         if earlier := reuse_receipt(self._paths, unit.id):
             return UnitOutcome(earlier)
+        started = time.monotonic()
         done, documents, failed = self._read(unit)
-        started, rows = time.monotonic(), list[DocumentMasks]()
-        for pieces, extraction in self._launch(done, documents):
+        read, rows = time.monotonic() - started, list[DocumentMasks]()
+        launched, batches = self._launch(done, documents)
+        for pieces, extraction in batches:
             if extraction is not None:
                 rows += extraction.result()
                 continue
             done = [piece for piece in done if piece not in pieces]
             failed += [self._failure(piece, TOO_BIG.format(piece.tokens)) for piece in pieces]
         if not rows:
-            return UnitOutcome(None, tuple(failed))
+            return self._counted(UnitOutcome(None, tuple(failed)))
         name = unit_id(done, self._fingerprint.build_digest) if failed else unit.id
-        receipt = self._commit(name, rows, failed, time.monotonic() - started)
-        return UnitOutcome(receipt, tuple(failed))
+        taken = Taken(read, time.monotonic() - launched)
+        receipt = self._commit(name, rows, failed, taken)
+        return self._counted(UnitOutcome(receipt, tuple(failed)), taken.extracted)
+
+    def _counted(self, outcome: UnitOutcome, seconds: float = 0.0) -> UnitOutcome:
+        tokens = outcome.receipt.tokens if outcome.receipt else 0
+        device = _device_name(self._loaded.device)
+        worker_metrics().unit(tokens, seconds, len(outcome.failed), device)
+        return outcome
 
     def _read(self, unit: Unit) -> tuple[list[Piece], list[Sequence[int]], list[FailedDocument]]:
         """Return the pieces that can still be read, with their token ids, and what cannot."""
@@ -107,14 +142,20 @@ class BuildWorker:
 
     def _launch(
         self, pieces: Sequence[Piece], documents: Sequence[Sequence[int]]
-    ) -> list[tuple[Sequence[Piece], Extraction | None]]:
-        """Start all batches of a unit; on a GPU they are done when their results are asked for."""
+    ) -> tuple[float, list[tuple[Sequence[Piece], Extraction | None]]]:
+        """Start all batches of a unit; on a GPU they are done when their results are asked for.
+
+        Returns when the first was started, and the batches.
+        """
         with self._device:
+            started = time.monotonic()
             # A setting of the calling thread, and results depend on it.
             torch.set_num_threads(self._config.threads)
             launched = list(launch_batches(self._extractor, documents, self._config.batch_tokens))
         left = iter(pieces)
-        return [(list(islice(left, len(batch))), extraction) for batch, extraction in launched]
+        found: list[tuple[Sequence[Piece], Extraction | None]]
+        found = [(list(islice(left, len(batch))), extraction) for batch, extraction in launched]
+        return started, found
 
     def _failure(self, piece: Piece, reason: str) -> FailedDocument:
         return FailedDocument(self._reader.source(piece.location), reason)
@@ -133,8 +174,8 @@ class BuildWorker:
 
     def _sampled(self, pieces: Sequence[Piece]) -> list[DocumentMasks]:
         done, documents, _ = self._read(Unit("", tuple(pieces)))
-        launched = self._launch(done, documents)
-        return [row for _, found in launched if found is not None for row in found.result()]
+        _, batches = self._launch(done, documents)
+        return [row for _, found in batches if found is not None for row in found.result()]
 
     @cached_property
     def _loaded(self) -> LoadedModel:
@@ -165,9 +206,9 @@ class BuildWorker:
         unit: str,
         rows: list[DocumentMasks],
         failed: list[FailedDocument],
-        seconds: float,
+        taken: Taken,
     ) -> Receipt:
-        digest = self._fingerprint.build_digest
+        digest, started = self._fingerprint.build_digest, time.monotonic()
         pack = write_pack(self._paths, unit, digest, rows, CODECS[self._config.codec])
         receipt = Receipt(
             unit=unit,
@@ -177,9 +218,11 @@ class BuildWorker:
             tokens=sum(row.tokens for row in rows),
             failed=tuple(failed),
             stats={
-                "seconds": round(seconds, 3),
-                "host": socket.gethostname(),
-                "device": str(self._loaded.device),
+                "seconds": round(taken.extracted, 3),
+                "read_seconds": round(taken.read, 3),
+                "commit_seconds": round(time.monotonic() - started, 3),
+                "device": _device_name(self._loaded.device),
+                **asdict(_place()),
             },
         )
         return commit(self._paths, receipt)
@@ -193,6 +236,15 @@ class BuildWorker:
                 "ones; run the same command again to index it as it is now"
             )
         return ids
+
+
+def _place() -> Place:
+    node = ray.get_runtime_context().get_node_id()[:NODE_DIGITS] if ray.is_initialized() else ""
+    return Place(socket.gethostname(), node, os.getpid())
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _first(samples: Sequence[Sequence[Piece]]) -> list[Sequence[Piece]]:

@@ -2,6 +2,7 @@
 
 from sift_index.formats.errors import (
     BuildError,
+    BuildInterrupted,
     CommitConflictError,
     CorpusError,
     DocumentError,
@@ -22,6 +23,7 @@ from sift_index.formats.errors import (
 
 __all__ = [
     "BuildError",
+    "BuildInterrupted",
     "CommitConflictError",
     "CorpusError",
     "DocumentError",

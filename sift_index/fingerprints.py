@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sift_index.selection.probes import probe_digest
 
 # Raised whenever the same policy numbers would give other masks.
 SELECTION_VERSION = 1
+WORD = 4  # bytes of a token id
 
 
 def serve_identity(model: Any, layout: MaskLayout) -> dict[str, Any]:
@@ -79,6 +81,17 @@ def prefix_digest(ids: TokenIds) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def begins_with_prefix(ids: TokenIds, digest: str) -> bool:
+    """Return whether the first of these token ids, however many, are the prefix of a digest."""
+    data = memoryview(np.asarray(ids, dtype="<u4").tobytes())
+    hashed = hashlib.blake2b(digest_size=16)
+    for at in range(0, len(data) + 1, WORD):
+        if hashed.hexdigest() == digest:
+            return True
+        hashed.update(data[at : at + WORD])
+    return False
+
+
 def build_fingerprint(
     loaded: LoadedModel, policy: Policy, layout: MaskLayout, prefix: list[int], longest: int
 ) -> Fingerprint:
@@ -106,6 +119,7 @@ def build_fingerprint(
     return Fingerprint(build, serve, advisory)
 
 
+@cache  # read from files, and asked for with every prompt
 def _version(package: str) -> str:
     try:
         return version(package)

@@ -45,6 +45,21 @@ class PromptWriter:
         """Token ids of one document with its span prefix and suffix."""
         return self._encode(f"{self.template.span_prefix}{text}{self.template.span_suffix}")
 
+    def documents(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of many documents, as `document` gives them one by one, in less time."""
+        template = self.template
+        around = [f"{template.span_prefix}{text}{template.span_suffix}" for text in texts]
+        if not around:
+            return []
+        ids: list[list[int]] = self.tokenizer(
+            around,
+            add_special_tokens=False,
+            verbose=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        ).input_ids
+        return ids
+
     def query(self, question: str) -> list[int]:
         """Token ids behind the last document."""
         return self._encode(self.template.query.replace("{question}", question))

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from sift_index import fingerprints
 from sift_index.errors import FingerprintMismatchError, IntegrityError
 from sift_index.fingerprints import (
+    advisory_identity,
+    begins_with_prefix,
     build_fingerprint,
     layout_from,
     prefix_digest,
@@ -180,3 +183,22 @@ def test_probe_texts_count_not_their_place(tmp_path):
 def test_a_layout_of_another_program_is_a_named_error(serve: dict[str, Any]) -> None:
     with pytest.raises(IntegrityError, match=r"serve\.layout with tile, layers, heads"):
         layout_from(serve)
+
+
+def test_a_prefix_is_found_at_the_beginning_of_more():
+    ids = [7, 70000, 3, 5]
+    for length in range(5):
+        assert begins_with_prefix(ids, prefix_digest(ids[:length]))
+    for other in ([70000], [7, 3], [*ids, 1]):
+        assert not begins_with_prefix(ids, prefix_digest(other))
+
+
+def test_versions_are_read_once(monkeypatch):
+    """They are compared with every prompt, and each takes milliseconds to read."""
+    expected = advisory_identity(MODEL.model, None)
+
+    def read(package: str) -> str:
+        raise AssertionError(package)
+
+    monkeypatch.setattr(fingerprints, "version", read)
+    assert advisory_identity(MODEL.model, None) == expected

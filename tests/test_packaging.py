@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("formats", "kernels", "pipelines", "configs")
-DATA_SUFFIXES = {".yaml", ".txt", ".md", ".json", ".jsonl", ".typed"}
+DATA_SUFFIXES = {".yaml", ".txt", ".md", ".sh", ".json", ".jsonl", ".typed"}
 
 
 def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:

@@ -17,14 +17,20 @@ from sift_index.runtime.plan import PromptPlan
 KNOWN = ("sdpa", "eager", "flex_attention")
 KNOWN_BEGINNINGS = ("flash_attention", "kernels-community/")
 
-_attentions: "WeakKeyDictionary[torch.nn.Module, list[Any]]" = WeakKeyDictionary()
+# The places of a model's attention modules: looked for once, since experts are tens of thousands.
+_attentions: "WeakKeyDictionary[torch.nn.Module, list[str]]" = WeakKeyDictionary()
 
 
 def check_plan(model: Any, plan: PromptPlan) -> None:
-    """Raise when a plan was composed from an index of another model."""
+    """Raise when a plan was composed from an index of another model, or has nothing to run."""
+    if not plan.length:
+        raise PlanError(
+            "expected a prompt of at least one token, found an empty plan; compose it from "
+            "segments that hold tokens, such as a prefix and a question"
+        )
     check_supported(model.config)
     check_serve(plan.fingerprint, served_fingerprint(plan.fingerprint, model, None))
-    largest = int(plan.tokens.max()) if plan.length else 0
+    largest = int(plan.tokens.max())
     if largest >= model.config.vocab_size:
         raise PlanError(
             f"expected token ids below the vocabulary size {model.config.vocab_size}, found "
@@ -44,7 +50,13 @@ def check_unpatched(model: Any, ours: str) -> None:
             f"flash_attention_…), found {name!r}, registered by another library; load the model "
             "with attn_implementation='sdpa'"
         )
-    for number, module in enumerate(_attention_modules(model)):
+    modules, layers = _attention_modules(model), int(model.config.num_hidden_layers)
+    if len(modules) != layers:
+        raise PlanError(
+            f"expected an attention layer of transformers in each of {layers} layers, found "
+            f"{len(modules)}; undo what replaced the others, or load the model anew"
+        )
+    for number, module in enumerate(modules):
         place = _foreign_code(module)
         if place:
             raise PlanError(
@@ -70,15 +82,25 @@ def check_cache(cache: Any) -> None:
     )
 
 
+def check_cached_prompts(cache: Any, batch: int) -> None:
+    """Raise PlanError where a cache that holds keys has another number of prompts than a call."""
+    held = int(cache.layers[0].keys.shape[0])
+    if held != batch:
+        raise PlanError(
+            f"expected a cache of {batch} prompts, as many as the call has, found one of {held}; "
+            "pass the cache of these prompts"
+        )
+
+
 def _attention_modules(model: Any) -> list[Any]:
-    """Return the modules that compute attention, in the order of layers."""
+    """Return the modules that compute attention, in the order of layers, as they are now."""
     if model not in _attentions:
         _attentions[model] = [
-            module
-            for module in model.modules()
+            name
+            for name, module in model.named_modules()
             if hasattr(module, "layer_idx") and hasattr(module, "o_proj")
         ]
-    return _attentions[model]
+    return [model.get_submodule(name) for name in _attentions[model]]
 
 
 def _foreign_code(module: Any) -> str | None:

@@ -13,13 +13,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
+from sift_index.adapters.blocks import Blocks
 from sift_index.adapters.compiled_pieces import (
     is_gated_mlp,
     is_norm,
@@ -45,8 +45,7 @@ class _Block:
     backend: str
 
 
-# This thread's blocks, innermost last.
-_active: ContextVar[tuple[_Block, ...]] = ContextVar("sift_compiled", default=())
+_active: Blocks[_Block] = Blocks("sift_compiled")
 
 
 @dataclass
@@ -81,11 +80,10 @@ def compiled_pieces(model: Any, backend: str = "inductor") -> Iterator[None]:
             if not swapped.users:
                 swapped.undo = swap(model)
             swapped.users += 1
-    token = _active.set((*_active.get(), _Block(id(model), name, backend)))
     try:
-        yield
+        with _active.entered(_Block(id(model), name, backend)):
+            yield
     finally:
-        _active.reset(token)
         with _lock:
             for swapped in swaps:
                 _leave(swapped)
@@ -105,7 +103,7 @@ def _swap_modules(model: Any) -> list[Callable[[], None]]:
     key = id(model)
 
     def backend() -> str | None:
-        return next((b.backend for b in reversed(_active.get()) if b.model == key), None)
+        return next((b.backend for b in _active.innermost_first() if b.model == key), None)
 
     for module in model.modules():
         make = next((make for is_kind, make in KINDS if is_kind(module)), None)
@@ -124,7 +122,7 @@ def _swap_rotary(model: Any) -> list[Callable[[], None]]:
         return []
 
     def backend() -> str | None:
-        return next((b.backend for b in reversed(_active.get()) if b.file == name), None)
+        return next((b.backend for b in _active.innermost_first() if b.file == name), None)
 
     setattr(file, ROTARY, rotary_function(original, backend))
     return [lambda: setattr(file, ROTARY, original)]

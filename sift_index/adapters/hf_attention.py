@@ -11,7 +11,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -21,6 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from sift_index.adapters.blocks import Blocks
 from sift_index.errors import PlanError, SiftWarning
 
 NAME = "sift"
@@ -52,10 +52,8 @@ _NOT_THIS_THREAD = (
     "start the thread with contextvars.copy_context().run, or open the block inside it"
 )
 
-# Innermost last; two models in one thread, or one model twice, keep their own.
-_active: ContextVar[tuple[tuple[Any, Handler], ...]] = ContextVar(
-    "sift_attention_handlers", default=()
-)
+# Two models in one thread, or one model twice, keep their own.
+_active: Blocks[tuple[Any, Handler]] = Blocks("sift_attention_handlers")
 
 
 @dataclass
@@ -74,11 +72,10 @@ _lock = threading.Lock()
 def attention_handler(model: Any, handler: Handler) -> Iterator[None]:
     """Route the model's attention through `handler` in this thread, and restore it afterwards."""
     _switch_on(model)
-    token = _active.set((*_active.get(), (model.config, handler)))
     try:
-        yield
+        with _active.entered((model.config, handler)):
+            yield
     finally:
-        _active.reset(token)
         _switch_off(model)
 
 
@@ -92,7 +89,7 @@ def run_under(model: Any, ids: Sequence[int], handler: AttentionHandler) -> None
 
 def active_handler(config: Any) -> Handler | None:
     """Return the innermost handler of this thread for the model with this config object."""
-    found = (handler for owner, handler in reversed(_active.get()) if owner is config)
+    found = (handler for owner, handler in _active.innermost_first() if owner is config)
     return next(found, None)
 
 

@@ -36,9 +36,13 @@ class PlannedPrompt:
         """Attend rows [row_start, row_start + R): q [heads, R, D], k and v [kv_heads, N, D]."""
         if self.dense:
             return dense_rows(q, k, v, scale)
-        if q.device not in self._decoded:
-            self._decoded[q.device] = device_plan(self.plan.sparse, q.device)
-        return attend(q, k, v, self._decoded[q.device], layer, row_start, scale)
+        return attend(q, k, v, self.on(q.device), layer, row_start, scale)
+
+    def on(self, device: torch.device) -> DevicePlan:
+        """Return the plan decoded on a device."""
+        if device not in self._decoded:
+            self._decoded[device] = device_plan(self.plan.sparse, device)
+        return self._decoded[device]
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,11 @@ class PromptRows:
     def skipped(self) -> int:
         """Columns of the call that are padding."""
         return min(max(self.pad - self.column, 0), self.columns)
+
+    @property
+    def count(self) -> int:
+        """Columns of the call that are none."""
+        return self.columns - self.skipped
 
     @property
     def row_start(self) -> int:
@@ -83,7 +92,7 @@ class PromptRows:
         q: [heads, columns, D]; k, v: [kv_heads, column + columns, D].
         """
         rows, keys, values = q[:, self.skipped :], k[:, self.pad :], v[:, self.pad :]
-        if self.skipped == self.columns:
+        if not self.count:
             return rows.transpose(0, 1)  # of no rows
         return self.prompt.attend(layer, rows, keys, values, self.row_start, scale).transpose(0, 1)
 

@@ -1,14 +1,29 @@
 """What follows a model through its calls: which prompt, which rows, and their attention."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from sift_index.adapters.checks import check_cache
+from sift_index.adapters.checks import check_cache, check_cached_prompts
 from sift_index.adapters.hf_attention import active_handler
+from sift_index.adapters.packed_prompts import batch_of, packed_keys, packed_queries
 from sift_index.adapters.prompt_rows import PlannedPrompt, PromptRows, padding
 from sift_index.errors import PlanError
+from sift_index.kernels.api import PlanBatch, attend_batch
+
+
+class _Call(threading.local):
+    """The call that a thread is in: others may run the same prompts at the same time.
+
+    batches: tables of the prompts that attend together, by device and step of their keys.
+    """
+
+    def __init__(self) -> None:
+        self.column = 0
+        self.rows: list[PromptRows] = []
+        self.batches: dict[tuple[torch.device, int], PlanBatch] = {}
 
 
 class SparseHandler:
@@ -16,8 +31,7 @@ class SparseHandler:
 
     def __init__(self, prompts: Sequence[PlannedPrompt]) -> None:
         self._prompts = prompts
-        self._column = 0
-        self._rows: list[PromptRows] = []
+        self._call = _Call()
 
     def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before each forward: where its rows start, and that they are the plans' tokens.
@@ -28,20 +42,29 @@ class SparseHandler:
             return
         cache = kwargs.get("cache", kwargs.get("past_key_values"))
         check_cache(cache)
-        self._column = int(cache.get_seq_length()) if cache is not None else 0
-        self._rows = []
+        self._call.column = int(cache.get_seq_length()) if cache is not None else 0
+        self._call.rows, self._call.batches = [], {}
         ids = kwargs.get("input_ids", args[0] if args else None)
         tokens = kwargs.get("inputs_embeds") if ids is None else ids
-        if tokens is not None:  # else the model says what it lacks
-            self._begin_rows(ids, tokens.shape[:2], kwargs.get("attention_mask"))
+        if tokens is None:
+            return  # the model says what it lacks
+        if tokens.ndim < 2:
+            raise PlanError(
+                f"expected tokens of shape [batch, tokens], found {list(tokens.shape)}; pass "
+                "plan.input_ids as it is"
+            )
+        if self._call.column:
+            check_cached_prompts(cache, tokens.shape[0])
+        self._begin_rows(ids, tokens.shape[:2], kwargs.get("attention_mask"))
 
     def _begin_rows(
         self, ids: torch.Tensor | None, shape: Sequence[int], mask: torch.Tensor | None
     ) -> None:
         batch, columns = shape
-        self._rows = self._placed(padding(mask, batch, self._column, columns), columns)
+        call = self._call
+        call.rows = self._placed(padding(mask, batch, call.column, columns), columns)
         if ids is not None:  # embeddings do not say which tokens they are
-            for number, rows in enumerate(self._rows):
+            for number, rows in enumerate(call.rows):
                 rows.check(ids[number], f"prompt {number}: " if batch > 1 else "")
 
     def _placed(self, pads: list[int], columns: int) -> list[PromptRows]:
@@ -53,28 +76,59 @@ class SparseHandler:
                 f"found a batch of {len(pads)}; compose a plan for each prompt"
             )
         return [
-            PromptRows(self._prompts[row // each], pad, self._column, columns)
+            PromptRows(self._prompts[row // each], pad, self._call.column, columns)
             for row, pad in enumerate(pads)
         ]
 
     def attend_batch(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """Attend one layer: q [B, heads, R, D], k and v [B, kv_heads, N, D] to [B, R, heads, D]."""
+        """Attend one layer: q [B, heads, R, D], k and v [B, kv_heads, N, D] to [B, R, heads, D].
+
+        Prompts that run sparsely attend together, decoding apart; padding is zero.
+        """
         batch, heads, columns, dim = q.shape
-        if k.shape[2] != self._column + columns:
+        call = self._call
+        if k.shape[2] != call.column + columns:
             raise PlanError(
-                f"expected {self._column + columns} keys (cached and new), found {k.shape[2]}; "
+                f"expected {call.column + columns} keys (cached and new), found {k.shape[2]}; "
                 "pass a DynamicCache that holds this prompt from its start"
             )
-        if len(self._rows) != batch:
+        if len(call.rows) != batch:
             raise PlanError(
-                f"expected the {len(self._rows)} prompts the model was called with, found {batch}; "
+                f"expected the {len(call.rows)} prompts the model was called with, found {batch}; "
                 "call the model, not one of its layers"
             )
-        if batch == 1 and not self._rows[0].skipped:
-            return self._rows[0].attend(layer, q[0], k[0], v[0], scale)[None].contiguous()
-        out = q.new_zeros(batch, columns, heads, dim)  # padding is zero
-        for number, some in enumerate(self._rows):
-            out[number, some.skipped :] = some.attend(layer, q[number], k[number], v[number], scale)
+        if batch == 1 and not call.rows[0].skipped:
+            return call.rows[0].attend(layer, q[0], k[0], v[0], scale)[None].contiguous()
+        together = [
+            number for number, some in enumerate(call.rows) if some.count and not some.prompt.dense
+        ]
+        if columns == 1 or len(together) < 2:
+            together, out = [], q.new_empty(batch, columns, heads, dim)
+        else:
+            out = self._attend_together(together, layer, q, k, v, scale)
+        for number, some in enumerate(call.rows):
+            out[number, : some.skipped] = 0
+            if number not in together:
+                alone = some.attend(layer, q[number], k[number], v[number], scale)
+                out[number, some.skipped :] = alone
         return out
+
+    def _attend_together(
+        self,
+        numbers: list[int],
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """Attend some prompts of a batch at once; rows of the others are as the memory was."""
+        call, keys = self._call, packed_keys(k, v)
+        key = (q.device, keys.step)
+        if key not in call.batches:
+            call.batches[key] = batch_of(call.rows, numbers, keys.step, q.device)
+        found = attend_batch(packed_queries(q), keys.k, keys.v, call.batches[key], layer, scale)
+        batch, heads, columns, dim = q.shape
+        return found.transpose(0, 1).view(batch, columns, heads, dim)

@@ -13,8 +13,9 @@ decoding is ordinary and the KV cache is complete.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -103,10 +104,20 @@ def sift_generate(
 
 
 def _several(plans: Plans) -> list[PromptPlan]:
-    several = [plans] if isinstance(plans, PromptPlan) else list(plans)
+    several = [plans] if isinstance(plans, PromptPlan) else _listed(plans)
     if not several:
         raise PlanError("expected at least one plan, found none; compose the prompts of the batch")
+    for plan in several:
+        if not isinstance(plan, PromptPlan):
+            raise PlanError(
+                f"expected plans, found {type(plan).__name__}; make one of each prompt with "
+                "`SiftIndex.compose`"
+            )
     return several
+
+
+def _listed(plans: Any) -> list[Any]:
+    return list(plans) if isinstance(plans, Iterable) else [plans]
 
 
 def _planned(
@@ -139,7 +150,7 @@ def batch_inputs(plans: Plans, pad_token_id: int | None) -> dict[str, torch.Tens
     For `generate`, which works positions out from the mask. A plain call of a model does not:
     there, also pass `position_ids`, `attention_mask.cumsum(-1) - 1` where that is not negative.
     pad_token_id: any token of the vocabulary, since nothing attends to it; None is refused with
-    PlanError, as is a batch without plans.
+    PlanError, as is what the vocabulary lacks, where it is needed, and a batch without plans.
     """
     several = _several(plans)
     if pad_token_id is None:
@@ -148,9 +159,21 @@ def batch_inputs(plans: Plans, pad_token_id: int | None) -> dict[str, torch.Tens
             "tokenizer.eos_token_id, which is masked all the same"
         )
     longest = max(plan.length for plan in several)
+    if any(plan.length < longest for plan in several):
+        _check_padding(pad_token_id, several[0])
     ids = torch.full((len(several), longest), pad_token_id, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, plan in enumerate(several):
         ids[row, longest - plan.length :] = plan.tokens[0]
         mask[row, longest - plan.length :] = 1
     return {"input_ids": ids, "attention_mask": mask}
+
+
+def _check_padding(token: object, plan: PromptPlan) -> None:
+    """Raise PlanError for a token that the plan's model does not know."""
+    size = int(plan.fingerprint.serve["architecture"]["vocab_size"])
+    if not isinstance(token, Integral) or not 0 <= int(token) < size:
+        raise PlanError(
+            f"expected a pad_token_id of 0 to {size - 1}, found {token!r}; pass a token of the "
+            "vocabulary, as tokenizer.eos_token_id, which is masked all the same"
+        )

@@ -56,9 +56,12 @@ def cuda_clock(device: torch.device) -> Clock:
 
 
 def alternating(runs: Mapping[str, Run], timer: Timer, repeats: int) -> dict[str, float]:
-    """Return the median milliseconds of each; they take turns, so that clocks drift for all."""
+    """Return the median milliseconds of each; they take turns, so that clocks drift for all.
+
+    Every other turn goes backwards: who runs behind a long call finds a GPU that it slowed down.
+    """
     samples: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            samples[name].append(timer(run))
+    for turn in range(repeats):
+        for name in list(runs)[:: -1 if turn % 2 else 1]:
+            samples[name].append(timer(runs[name]))
     return {name: median(found) for name, found in samples.items()}

@@ -61,8 +61,16 @@ class IndexShape:
 
 def write_index(root: Path, shape: IndexShape, codec: Codec, seed: int) -> None:
     """Write packs, receipts and one version at `root`; documents are named by their number."""
-    rng = np.random.default_rng(seed)
     paths = IndexPaths(root)
+    fingerprint, receipts, documents = write_units(paths, shape, codec, seed)
+    publish(paths, fingerprint, receipts, documents)
+
+
+def write_units(
+    paths: IndexPaths, shape: IndexShape, codec: Codec, seed: int
+) -> tuple[Fingerprint, list[Receipt], dict[str, list[bytes]]]:
+    """Write packs and receipts, no version; return what `publish` makes one of."""
+    rng = np.random.default_rng(seed)
     paths.create()
     fingerprint = Fingerprint({"benchmark": "lookup", "density": shape.density}, {})
     pool = _pool(shape, rng)
@@ -75,7 +83,7 @@ def write_index(root: Path, shape: IndexShape, codec: Codec, seed: int) -> None:
         receipts.append(commit(paths, Receipt(unit, build, info, keys, shape.tokens * len(rows))))
         first = len(documents)
         documents.update((f"doc-{first + i:08}", [row.key]) for i, row in enumerate(rows))
-    publish(paths, fingerprint, receipts, documents)
+    return fingerprint, receipts, documents
 
 
 def _pool(shape: IndexShape, rng: np.random.Generator) -> list[PackedMask]:

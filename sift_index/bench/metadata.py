@@ -34,11 +34,11 @@ def metadata_times(
     case: Case = CASE,
     layout: MaskLayout = LAYOUT,
 ) -> MetadataTimes:
-    """Time `device_plan` on a random plan."""
+    """Time `device_plan` on a random plan, and the table of its tiles for one prefill."""
     plan = random_plan(case, layout)
 
     def decode() -> object:
-        return device_plan(plan, device)
+        return device_plan(plan, device).chunk(0, plan.length)
 
     for _ in range(effort.warmup):
         decode()

@@ -61,14 +61,14 @@ def forced(name: str) -> Iterator[None]:
 def compaction(problem: Problem) -> Attention:
     """Return the copying alone, as attention asks for it: the keys of every list."""
     q, k, v = problem.inputs.by_head()
-    chunk = problem.plan.chunk(0, problem.case.tokens)
+    work = problem.plan.chunk(0, problem.case.tokens).work
 
     def without_attention(*tensors: torch.Tensor, **_: object) -> Pair:
         k_list, v_list = tensors[3:5]
         return k_list, v_list
 
     def run() -> torch.Tensor:
-        arguments = (q, k, v, problem.plan, chunk, 0, None, False)
+        arguments = (q, k, v, work, 0, None, False)
         return attend_through_lists(compact, without_attention, *arguments)[0]
 
     return run

@@ -11,6 +11,7 @@ from sift_index.cli.benchbuild import bench_build_command
 from sift_index.cli.benchcompose import compose
 from sift_index.cli.benchlookup import lookup
 from sift_index.cli.benchoptions import check_resume, names, numbers
+from sift_index.cli.benchplan import plan
 from sift_index.cli.benchttft import ttft
 from sift_index.cli.frame import FAILED, emit, framed, table
 from sift_index.errors import UsageError
@@ -34,6 +35,7 @@ def bench() -> None:
       sift-index bench kernels
       sift-index bench build
       sift-index bench lookup
+      sift-index bench plan
       sift-index bench ttft
     """
 
@@ -41,6 +43,7 @@ def bench() -> None:
 bench.add_command(bench_build_command)
 bench.add_command(compose)
 bench.add_command(lookup)
+bench.add_command(plan)
 bench.add_command(ttft)
 
 

@@ -1,5 +1,7 @@
 """`sift-index build`: a corpus in, an index out; the same command resumes and extends."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,22 @@ if TYPE_CHECKING:
 )
 @click.option("--workers", type=int, help="Workers.  [default: one per GPU, or CPUs / threads]")
 @click.option("--threads", type=int, default=2, show_default=True, help="CPU threads of a worker.")
+@click.option(
+    "--unit-timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Replace a worker that takes longer for a unit.  [default: 10 minutes and 20 times what "
+    "the slowest unit so far would have taken]",
+)
+@click.option(
+    "--max-failures",
+    type=int,
+    metavar="N",
+    help="Stop when more than N documents failed; committed units stay.  [default: never]",
+)
+@click.option(
+    "--prune", is_flag=True, help="Also take out documents that the corpus does not have any more."
+)
 @click.option("--address", help="Ray cluster.  [default: the job's cluster, else start one here]")
 @click.option("--dry-run", is_flag=True, help="Measure a sample, say what it takes, build nothing.")
 @framed
@@ -65,7 +83,8 @@ def build(
 
     CORPUS is a folder of .txt, .md, .jsonl or .parquet files, one such file, or anything the
     datasets library opens locally. Running the same command again resumes an interrupted build
-    and adds new documents. Press Ctrl-C at any time: committed work is kept.
+    and adds new documents. Press Ctrl-C at any time: committed work is kept. On a cluster, nodes
+    may join and leave while it runs, and workers that die or hang are replaced.
 
     \b
     Example:
@@ -93,7 +112,8 @@ def build(
     )
     if dry_run:
         return _estimate(config, output)
-    summary = run_build(config)
+    with redirect_stdout(sys.stderr):  # Ray prints there when a worker or a node is lost
+        summary = run_build(config)
     values = {"index": str(config.output), **summary.to_json()}
     emit(values, lambda console: console.print("\n".join(summary.lines())), output)
     return _outcome(summary)
@@ -102,7 +122,8 @@ def build(
 def _estimate(config: "BuildConfig", output: str) -> int:
     from sift_index.pipelines.estimate import estimate_build
 
-    found = estimate_build(config)
+    with redirect_stdout(sys.stderr):
+        found = estimate_build(config)
     emit(found.to_json(), lambda console: console.print("\n".join(found.lines())), output)
     return 0
 

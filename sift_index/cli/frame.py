@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sift_index.errors import (
+    BuildInterrupted,
     CommitConflictError,
     FingerprintMismatchError,
     FormatError,
@@ -23,8 +24,8 @@ from sift_index.errors import (
 
 EXIT_CODES = """Exit codes: 0 done; 1 failed; 2 wrong usage; 3 built, but some documents failed;
 4 the index is damaged, missing or needs another reader; 5 the index does not fit this model or
-build; 6 another writer published first (run the same command again); 130 interrupted (run the same
-command to resume)."""
+build; 6 another writer published first (run the same command again); 130 interrupted,
+143 terminated by SIGTERM (run the same command to resume)."""
 
 FAILED, USAGE, PARTIAL, DAMAGED, MISMATCH, CONFLICT, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
@@ -58,9 +59,10 @@ def framed(command: Callable[..., int | None]) -> Callable[..., None]:
         except SiftError as error:
             _show_error(error, output)
             code = exit_code(error)
-        except KeyboardInterrupt:
-            _show_failure("Interrupted", "interrupted; run the same command to resume", output)
-            code = INTERRUPTED
+        except KeyboardInterrupt as stop:
+            message = str(stop) or "interrupted; run the same command to resume"
+            _show_failure("Interrupted", message, output)
+            code = stop.code if isinstance(stop, BuildInterrupted) else INTERRUPTED
         sys.exit(code or 0)
 
     return run

@@ -14,6 +14,7 @@ from sift_index.cli.explain import explain
 from sift_index.cli.frame import EXIT_CODES
 from sift_index.cli.inspect import inspect
 from sift_index.cli.models import models
+from sift_index.cli.status import status
 from sift_index.cli.tidy import compact, gc
 from sift_index.cli.tune import tune
 from sift_index.cli.verify import verify
@@ -35,6 +36,7 @@ def cli() -> None:
 
 for command in (
     build,
+    status,
     inspect,
     verify,
     versions,

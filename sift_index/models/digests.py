@@ -13,18 +13,32 @@ from weakref import WeakKeyDictionary
 import torch
 
 SAMPLES = 1024
-_CACHE: "WeakKeyDictionary[torch.nn.Module, str]" = WeakKeyDictionary()
+# Digests by model, each with the writes to its parameters that it has seen.
+_CACHE: "WeakKeyDictionary[torch.nn.Module, tuple[int, str]]" = WeakKeyDictionary()
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """Return the 128-bit hex digest of a model's parameters; computed once per model object."""
-    if model not in _CACHE:
-        digest = hashlib.blake2b(digest_size=16)
-        for name, tensor in sorted(model.named_parameters()):
-            digest.update(f"{name}:{tuple(tensor.shape)}:".encode())
-            digest.update(_tensor_summary(tensor.detach()))
-        _CACHE[model] = digest.hexdigest()
-    return _CACHE[model]
+    """Return the 128-bit hex digest of a model's parameters; again only after one was written to.
+
+    Writes through `.data` and in inference mode are not noticed: nothing in PyTorch counts them.
+    """
+    writes, digest = _CACHE.get(model, (-1, ""))
+    if writes != (found := _writes(model)):
+        digest = _digest(model)
+        _CACHE[model] = found, digest
+    return digest
+
+
+def _writes(model: torch.nn.Module) -> int:
+    return sum(0 if p.is_inference() else p._version for p in model.parameters())
+
+
+def _digest(model: torch.nn.Module) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.named_parameters()):
+        digest.update(f"{name}:{tuple(tensor.shape)}:".encode())
+        digest.update(_tensor_summary(tensor.detach()))
+    return digest.hexdigest()
 
 
 def _tensor_summary(tensor: torch.Tensor) -> bytes:

@@ -117,6 +117,11 @@ def find_crossover(
         return wanted
     if wanted == OFF:
         return None
+    if not isinstance(wanted, (str, os.PathLike)):
+        raise UsageError(
+            f"crossover: expected {AUTO}, {OFF}, the path of a table or a table, found "
+            f"{wanted!r:.100}; leave it out to take the table of this GPU"
+        )
     if wanted != AUTO:
         return read_crossover(Path(wanted))
     if device.type != "cuda":

@@ -14,7 +14,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from sift_index.formats.identity import ANCHOR_TOKENS, key_of, token_bytes
+from sift_index.formats.identity import ANCHOR_TOKENS, KEY_BYTES, token_bytes
 from sift_index.formats.reader import IndexReader
 from sift_index.runtime.compose import WORD
 
@@ -42,7 +42,8 @@ class SpanFinder:
         """Return the documents in a prompt in order; of those that overlap the longest counts.
 
         Of two of one length the first counts. ids: token ids of one prompt. Costs a hash a token,
-        about 1 us, and one for each length of a document that begins as something there does.
+        about 1 us, and where something begins as documents do, a hash and a look-up for each of
+        their lengths: some 10 ms a place for 2,000 documents that share a header of 16 tokens.
         Raises UsageError for ids that are not one dimension of token ids, IntegrityError for a
         damaged index.
         """
@@ -59,19 +60,17 @@ class SpanFinder:
         hashes = _anchors(data)
         place = np.minimum(anchors.searchsorted(hashes), len(anchors) - 1)
         for start in np.flatnonzero(anchors[place] == hashes).tolist():
-            for length in self._lengths_of(int(hashes[start])):
-                stop = start + length
-                whole = WORD * stop <= len(data)
-                if whole and (key := key_of(data[WORD * start : WORD * stop])) in self._reader:
-                    yield FoundSpan(start, stop, key)
+            for length, key in _keys(data, start, self._lengths_of(int(hashes[start]))):
+                if key in self._reader:
+                    yield FoundSpan(start, start + length, key)
 
     def _lengths_of(self, anchor: int) -> tuple[int, ...]:
-        """Return the lengths of all documents that begin with an anchor."""
+        """Return the lengths of all documents that begin with an anchor, in rising order."""
         known = self._lengths.get(anchor)
         if known is None:
             anchors, positions = self._sorted
             first, stop = (int(anchors.searchsorted(anchor, side)) for side in ("left", "right"))
-            known = tuple(set(self._reader.token_counts(positions[first:stop].tolist())))
+            known = tuple(sorted(set(self._reader.token_counts(positions[first:stop].tolist()))))
             self._lengths[anchor] = known
         return known
 
@@ -82,6 +81,22 @@ class SpanFinder:
         positions = np.argsort(anchors, kind="stable")
         positions = positions[np.count_nonzero(anchors == 0) :]  # 0 says that there is none
         return anchors[positions], positions
+
+
+def _keys(data: bytes, start: int, lengths: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Yield each length, in rising order, whose ids the prompt has from `start` on, and their key.
+
+    Every id is hashed once, however many documents begin with one header (`identity.key_of`).
+    """
+    view, at = memoryview(data), WORD * start
+    hashed = blake2b(digest_size=KEY_BYTES)
+    for length in lengths:
+        stop = WORD * (start + length)
+        if stop > len(data):
+            return
+        hashed.update(view[at:stop])
+        at = stop
+        yield length, hashed.digest()
 
 
 def _anchors(data: bytes) -> NDArray[np.uint64]:

@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from sift_index.errors import FeatureError, FingerprintMismatchError, SiftWarning
-from sift_index.fingerprints import layout_from, prefix_digest, served_fingerprint
+from sift_index.fingerprints import (
+    begins_with_prefix,
+    layout_from,
+    prefix_digest,
+    served_fingerprint,
+)
 from sift_index.formats.fingerprint import Fingerprint, check_serve
 from sift_index.formats.identity import document_key
 from sift_index.formats.location import RemotePath
@@ -126,12 +131,22 @@ class SiftIndex:
         only slower, when a document is not indexed. Raises UsageError for a level the index lacks,
         FingerprintMismatchError for another prefix when strict.
         """
+        return self._compose(segments, level, quality)
+
+    def _compose(
+        self,
+        segments: Iterable[Segment | Sequence[int]],
+        level: int,
+        quality: str | int | None,
+        raw: bool = False,
+    ) -> PromptPlan:
+        """Compose; raw: nobody knows where the prefix ends, since glue was found, not declared."""
         level = requested_level(level, quality, self.layout.levels)
         longest = int(self.fingerprint.build["longest"])
         parts = Composition(self.reader.lookup, longest, self.reader.document_keys)
         for segment in segments:
             parts.add(segment)
-        warned = [*self._prefix_warnings(parts), *level_notes(quality, self.layout.levels)]
+        warned = [*self._prefix_warnings(parts, raw), *level_notes(quality, self.layout.levels)]
         plan = parts.plan(self.layout, self.fingerprint, level, warned)
         self._count(plan)
         return plan
@@ -155,7 +170,8 @@ class SiftIndex:
             segments.append(Segment(ids[span.start : span.stop]))
             cursor = span.stop
         segments.append(Segment(ids[cursor:], glue=True))
-        return self.compose([part for part in segments if len(part.ids)], level, quality)
+        parts = [part for part in segments if len(part.ids)]
+        return self._compose(parts, level, quality, raw=True)
 
     def from_request(
         self, request: Mapping[str, Any], quality: str | int | None = None
@@ -172,20 +188,22 @@ class SiftIndex:
         self._count(plan)
         return plan
 
-    def _prefix_warnings(self, parts: Composition) -> list[str]:
+    def _prefix_warnings(self, parts: Composition, raw: bool) -> list[str]:
         """Compare what stands before the first document with the prefix of the build."""
         ends = _prefix_ends(parts)
         expected = self.fingerprint.advisory["prefix"]
         ids = np.frombuffer(bytes(parts.data[: WORD * max(ends, default=0)]), "<u4")
         if not ends or any(prefix_digest(ids[:end]) == expected for end in ends):
             return []
+        if raw and begins_with_prefix(ids, expected):
+            return []  # documents that are not indexed, or too short to be found, may follow it
         message = (
             "the tokens before the first document are not the prefix the index was built behind; "
             "masks may fit less well: use the index's own prefix or rebuild with this one"
         )
         if self.strict:
             raise FingerprintMismatchError(f"strict: {message}")
-        self._warn(message)
+        self._warn(message, callers=4)
         return [message]
 
     def _count(self, plan: PromptPlan) -> None:
@@ -195,21 +213,23 @@ class SiftIndex:
             self.counters.hits += hits
             self.counters.misses += misses
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, message: str, callers: int = 2) -> None:
+        """Count and show a warning at the line of whoever called this, so many calls ago."""
         with self._counting:
             self.counters.warnings += 1
-        warnings.warn(message, SiftWarning, stacklevel=3)
+        warnings.warn(message, SiftWarning, stacklevel=callers + 1)
 
 
 def _prefix_ends(parts: Composition) -> list[int]:
-    """Return where the prefix may end: at the first span, or at a document before it that missed.
+    """Return where the prefix may end: at the first span, or at the first document before it.
 
     Nothing for a prompt without spans, which no mask can fit badly.
     """
     if not parts.spans:
         return []
     missed = [o.start for o in parts.outcomes if o.reason in ("not_indexed", "changed")]
-    return sorted({parts.spans[0].start, *missed[:1]})
+    alone = [0] if parts.outcomes[0].reason == "no_prefix" else []  # an index without a prefix
+    return sorted({parts.spans[0].start, *missed[:1], *alone})
 
 
 def _checked_layout(fingerprint: Fingerprint) -> MaskLayout:

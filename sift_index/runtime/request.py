@@ -88,7 +88,8 @@ def _checked(request: Mapping[str, Any]) -> tuple[list[int], list[list[Any]], in
         whole = type(start) is int and type(stop) is int
         if not whole or kind not in KINDS or start != cursor or stop < start:
             raise _bad(f"a segment from {cursor} on", segment)
-        if reason not in REASONS or (kind == "span") != (reason == INDEXED):
+        known = isinstance(reason, str) and reason in REASONS
+        if not known or (kind == "span") != (reason == INDEXED):
             raise _bad(f"a reason for {kind}", segment)
         if kind == "span" and not start < stop:
             raise _bad("a span of at least one token", segment)

@@ -20,7 +20,7 @@ from sift_index.selection.extraction import BatchBits, Extraction
 from sift_index.selection.paper_rule import PaperRule
 from sift_index.selection.policy import Policy, ProbePolicy
 from sift_index.selection.prefill import packed_documents, run_packed
-from sift_index.selection.probes import build_bank
+from sift_index.selection.probe_bank import build_bank
 from sift_index.selection.rules import (
     BatchRule,
     LayerLevels,
@@ -30,6 +30,7 @@ from sift_index.selection.rules import (
     mask_layout,
     probe_levels,
 )
+from sift_index.selection.vocabulary import require_known
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ class Extractor:
         return self._loaded.geometry.context - len(self._rule.prefix)
 
     def extract(self, ids: Sequence[int]) -> DocumentMasks:
-        """Return the masks of one document; UsageError when it is empty or over-long."""
+        """Return the masks of one document; errors as `launch`."""
         return self.launch([ids]).result()[0]
 
     def launch(self, documents: Sequence[Sequence[int]]) -> Extraction:
         """Start to extract a batch of documents, packed into one forward pass.
 
-        UsageError when there is none, or one that is empty or over-long.
+        UsageError when there is none, or one that is empty, over-long or not of this vocabulary.
         """
         self._require_fitting(documents)
         batch = self._begin(documents)
@@ -106,10 +107,14 @@ class Extractor:
         run_packed(self._loaded.model, self._rule.prefix, documents, observe, last)
 
     def _require_fitting(self, documents: Sequence[Sequence[int]]) -> None:
-        for tokens in map(len, documents or [()]):
-            if not 1 <= tokens <= self.longest:
+        if not documents:
+            raise UsageError("expected at least one document, found none; skip an empty batch")
+        for ids in documents:
+            require_known(ids, self._loaded.geometry.vocab_size)
+            if not 1 <= len(ids) <= self.longest:
                 raise UsageError(
-                    f"expected a document of 1 to {self.longest} tokens, found {tokens}; split it"
+                    f"expected a document of 1 to {self.longest} tokens, found {len(ids)}; "
+                    f"{'split it' if len(ids) else 'leave it out'}"
                 )
 
     def _unscored(self, batch: BatchRule) -> LayerScores:

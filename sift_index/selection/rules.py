@@ -16,7 +16,7 @@ from sift_index.kernels.api import (
 )
 from sift_index.models.geometry import ModelGeometry
 from sift_index.selection.policy import Policy, ProbePolicy
-from sift_index.selection.probes import ProbeBank
+from sift_index.selection.probe_bank import ProbeBank
 
 
 @dataclass(frozen=True)

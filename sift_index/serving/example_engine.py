@@ -1,8 +1,9 @@
-"""A serving engine in some sixty lines: paged KV, chunked prefill, mixed batches, greedy decoding.
+"""A small serving engine: paged KV, chunked prefill, mixed batches and greedy decoding.
 
 It shows all that an engine has to do to prefill with an index: keep a handle per request, and in
 each forward pass hand the new rows to a step. It runs Llama-style modules of transformers with a
-loop of its own, and schedules nothing: every request gets a chunk or a token in every pass.
+loop of its own, and schedules nothing: every request gets a chunk or a token in every pass. Other
+models are refused: what their layers do besides would be left out in silence.
 
     engine = ExampleEngine(model, SiftIndex.open("index", model))
     answers = engine.generate([engine.layer.from_ids(ids) for ids in prompts], new_tokens=32)
@@ -14,12 +15,15 @@ from typing import Any
 
 import torch
 
-from sift_index.errors import UsageError
+from sift_index.errors import UnsupportedModelError, UsageError
 from sift_index.runtime.index import SiftIndex
 from sift_index.serving.cache import CacheSpec
 from sift_index.serving.handle import RequestHandle
 from sift_index.serving.layer import ServingLayer
 from sift_index.serving.ranges import RowRange
+
+# Layers of these are norm, attention of rotated projections, add, norm, gated MLP, add.
+LLAMA_STYLE = ("llama", "mistral", "qwen2")
 
 
 @dataclass
@@ -46,11 +50,19 @@ class ExampleEngine:
     """Greedy answers of a Llama-style causal language model to several prompts at once.
 
     pages: KV pages of `page_size` tokens in the cache. chunk: rows of a prompt per forward pass.
+    Raises UnsupportedModelError for a model of another style, FingerprintMismatchError for another
+    one than the index was built for.
     """
 
     def __init__(
         self, model: Any, index: SiftIndex, page_size: int = 16, pages: int = 512, chunk: int = 256
     ) -> None:
+        if model.config.model_type not in LLAMA_STYLE:
+            raise UnsupportedModelError(
+                f"expected a model of type {', '.join(LLAMA_STYLE)}, found "
+                f"{model.config.model_type}; run it with sift_attention"
+            )
+        index.check_model(model)
         shape = index.fingerprint.serve["architecture"]
         spec = CacheSpec(page_size, shape["kv_heads"], shape["head_dim"], model.dtype)
         self.model, self.chunk = model, chunk
@@ -62,6 +74,15 @@ class ExampleEngine:
     def generate(self, handles: Sequence[RequestHandle], new_tokens: int) -> list[list[int]]:
         """Return `new_tokens` ids per request. Raises UsageError where too few pages are free."""
         tables = self._tables([handle.length + new_tokens for handle in handles])
+        try:
+            return self._answers(handles, tables, new_tokens)
+        finally:
+            self.free += torch.cat(tables).tolist() if tables else []
+
+    def _answers(
+        self, handles: Sequence[RequestHandle], tables: Sequence[torch.Tensor], new_tokens: int
+    ) -> list[list[int]]:
+        """Run requests, each in the KV pages of its table, until all have their new tokens."""
         running = [_Running(h, list(h.ids), t) for h, t in zip(handles, tables, strict=True)]
         while active := [r for r in running if len(r.ids) < r.handle.length + new_tokens]:
             ranges = [request.next_rows(self.chunk) for request in active]
@@ -71,7 +92,6 @@ class ExampleEngine:
                 request.done = part.row_stop
                 if request.done == len(request.ids):
                     request.ids.append(token)
-        self.free += torch.cat(tables).tolist() if tables else []
         return [request.ids[request.handle.length :] for request in running]
 
     @torch.inference_mode()

@@ -109,7 +109,7 @@ class _Decoded:
         plan, stream = self.plan, torch.cuda.current_stream(self.plan.device)
         if self._done is not None:
             stream.wait_event(self._done)
-        for x in (plan.page_start, plan.offsets, plan.counts, plan.row_tiles, plan.bits):
+        for x in (plan.page_start, plan.offsets, plan.counts, plan.starts, plan.bits):
             x.record_stream(stream)  # freed memory must not be reused before this stream is done
         return self._of_stream.setdefault(stream.cuda_stream, plan.for_another_stream())
 
@@ -117,4 +117,4 @@ class _Decoded:
 def _uploaded(plan: DevicePlan) -> int:
     """Return the bytes brought to the device: packed bits and the prompt's int32 tables."""
     page_columns, slots = 6 * plan.page_start.numel(), plan.counts.shape[-1]
-    return plan.bits.nbytes + 4 * (page_columns + slots + plan.row_tiles.numel())
+    return plan.bits.nbytes + 4 * (page_columns + slots + plan.row_tiles.size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 
 import torch
 
@@ -17,13 +18,25 @@ class RowRange:
 
     page_table: int32 [n], the request's KV pages in position order, at least up to the last row;
     more are ignored. The keys of all earlier rows are in them already. Page numbers may be any that
-    the cache has, in any order; on a GPU nobody looks at them before the kernels do.
+    the cache has, in any order; on a GPU nobody looks at them before the kernels do. Positions of
+    any integer type become Python's, which do not overflow. Raises UsageError for others.
     """
 
     handle: RequestHandle
     row_start: int
     rows: int
     page_table: torch.Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("row_start", "rows"):
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, index(value))
+            except TypeError as error:
+                raise UsageError(
+                    f"{name}: expected a whole number, found {value!r}; pass absolute positions "
+                    "of the prompt"
+                ) from error
 
     @property
     def row_stop(self) -> int:
@@ -56,10 +69,12 @@ def _check_range(name: str, spec: CacheSpec, part: RowRange) -> None:
             f"{part.row_start}; pass absolute positions of the prompt"
         )
     table = part.page_table
-    if table.ndim != 1 or table.dtype != torch.int32:
+    tensor = isinstance(table, torch.Tensor)
+    if not tensor or table.ndim != 1 or table.dtype != torch.int32:
+        found = f"{table.dtype} {list(table.shape)}" if tensor else type(table).__name__
         raise UsageError(
-            f"{name}: expected a page table int32 [n], found {table.dtype} {list(table.shape)}; "
-            "pass this request's row of the block table"
+            f"{name}: expected a page table int32 [n], found {found}; pass this request's row of "
+            "the block table"
         )
     needed = -(-part.row_stop // spec.page_size)
     if table.shape[0] < needed:

@@ -6,11 +6,11 @@ from transformers import AttentionInterface, DynamicCache, QuantizedCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from sift_index.adapters.hf_calls import cache_argument
-from sift_index.adapters.transformers import sift_attention, sift_generate
+from sift_index.adapters.transformers import batch_inputs, sift_attention, sift_generate
 from sift_index.errors import FingerprintMismatchError, PlanError, UnsupportedModelError
 from sift_index.models.support import check_supported
 from tests.adapters.test_transformers import SHORT, attended, plan_of
-from tests.plans import tiny
+from tests.plans import compose, layout_of, tiny
 from tests.tiny import tiny_model_of
 
 
@@ -76,6 +76,29 @@ def test_an_attention_class_whose_forward_was_replaced(model, plan, monkeypatch)
     refuse(model, plan, PlanError, r"layer 0 \(LlamaAttention\) replaced by .*test_checks")
 
 
+class Fast(torch.nn.Module):
+    """Attention of another library, which may keep what it replaces, or not."""
+
+    def __init__(self, kept) -> None:
+        super().__init__()
+        if kept is not None:
+            self.layer_idx, self.o_proj = kept.layer_idx, kept.o_proj
+
+    def forward(self, hidden_states, **_: object):
+        return hidden_states, None
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["at first", "after a prompt"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_attention_layer_that_was_replaced(model, plan, used, kept):
+    if used:
+        under(model, plan)
+    layer = model.model.layers[1]
+    layer.self_attn = Fast(layer.self_attn if kept else None)
+    with pytest.raises(PlanError, match="in each of 2 layers, found 1|replaced by .*test_checks"):
+        under(model, plan)
+
+
 def test_layers_that_accelerate_places_are_the_models_own(model, plan):
     hooks = pytest.importorskip("accelerate.hooks")
     for layer in model.model.layers:
@@ -112,3 +135,44 @@ def test_a_cache_of_sliding_layers(model, plan):
 
 def test_a_cache_of_another_kind_altogether(model, plan):
     refuse(model, plan, PlanError, "found list", **{cache_argument(model): [1]})
+
+
+@pytest.mark.parametrize("wrong", [None, "abc", 5, [[1, 2]]], ids=str)
+def test_what_is_no_plan(model, wrong):
+    for use in (sift_attention, sift_generate):
+        with pytest.raises(PlanError, match="expected plans, found .*SiftIndex.compose"):
+            with use(model, wrong):
+                pass
+
+
+def test_a_prompt_without_tokens(model, plan):
+    empty = compose(model, layout_of(model), [], [])
+    for plans in (empty, [plan, empty]):
+        with pytest.raises(PlanError, match="at least one token, found an empty plan"):
+            sift_generate(model, plans, pad_token_id=0, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("token", [-1, 320, "</s>", 1.5])
+def test_padding_that_the_vocabulary_lacks(model, plan, token):
+    shorter = plan_of(model, "random", SHORT[1:])
+    assert shorter.length != plan.length
+    with pytest.raises(PlanError, match="pad_token_id of 0 to 319, found"):
+        batch_inputs([plan, shorter], token)
+
+
+def test_a_cache_of_another_number_of_prompts(model, plan):
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode():
+        model(plan.input_ids[:, :100].repeat(2, 1), **{cache_argument(model): cache})
+    seen = attended(model)
+    with pytest.raises(PlanError, match="expected a cache of 1 prompts.*found one of 2"):
+        sift_generate(model, plan, max_new_tokens=2, past_key_values=cache)
+    assert seen == []
+
+
+def test_ids_without_a_batch_dimension(model, plan):
+    with (
+        pytest.raises(PlanError, match=r"expected tokens of shape \[batch, tokens\]"),
+        sift_attention(model, plan),
+    ):
+        model(plan.input_ids[0])

@@ -34,7 +34,7 @@ def test_the_median_of_turns_counts():
 
     runs = {name: (lambda name=name: order.append(name)) for name in "ab"}
     assert alternating(runs, timer, repeats=3) == {"a": 2.0, "b": 5.0}
-    assert order == list("ababab")
+    assert order == list("abbaab")
 
 
 def test_rates_count_each_contenders_own_tiles():

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from sift_index.cli.inspect import show_values
 from sift_index.cli.main import cli
+from sift_index.errors import BuildInterrupted
 
 COMMANDS = (
     "build",
@@ -152,6 +153,8 @@ def test_errors_are_json_too(tmp_path):
         (("--model", "no-such-preset"), 2, "llama-3.1-8b"),
         (("--model", "smollm2-135m", "--policy", "nope"), 2, "probe"),
         (("--model", "smollm2-135m", "--unit-tokens", "0"), 2, "unit_tokens"),
+        (("--model", "smollm2-135m", "--unit-timeout", "-1"), 2, "unit_timeout"),
+        (("--model", "smollm2-135m", "--max-failures", "-1"), 2, "max_failures"),
         ((), 2, "--model"),
     ],
 )
@@ -248,6 +251,37 @@ def test_nothing_indexed_is_a_failure(tiny_model_dir, local_ray, tmp_path):
     result = call("build", corpus, "--model", tiny_model_dir, "--index", tmp_path / "index")
     assert result.exit_code == 1
     assert "1 empty" in result.stdout and "no document could be indexed" in result.stderr
+
+
+def test_more_failures_than_allowed_are_an_error_and_written_down(
+    tiny_model_dir, local_ray, tmp_path
+):
+    corpus, index = write_corpus(tmp_path / "corpus"), tmp_path / "index"
+    for number in range(2):
+        (corpus / f"broken{number}.txt").write_bytes(b"\xff\xfe\xff")
+    arguments = ["build", corpus, "--model", tiny_model_dir, "--index", index]
+    result = call(*arguments, "--max-failures", 1, "--output", "json")
+    assert result.exit_code == 1
+    assert as_json(result)["error"]["type"] == "TooManyFailuresError"
+    assert "broken0.txt" in result.stderr and "--max-failures" in result.stderr
+    assert len([*(index / "failed").iterdir()]) == 2 and not [*index.glob("manifest-*")]
+
+
+@pytest.mark.parametrize(
+    ("stop", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; run the same command"),
+        (BuildInterrupted("terminated; 3 units wait", 143), 143, "terminated; 3 units wait"),
+    ],
+)
+def test_a_stopped_build_has_its_own_exit_code(stop, code, message, monkeypatch, tmp_path):
+    def stopped(config):
+        raise stop
+
+    monkeypatch.setattr("sift_index.pipelines.build.run_build", stopped)
+    arguments = ["build", write_corpus(tmp_path / "corpus"), "--model", "smollm2-135m"]
+    result = call(*arguments, "--index", tmp_path / "index")
+    assert result.exit_code == code and f"error: {message}" in result.stderr
 
 
 def test_an_index_path_that_is_a_file_is_refused(built, tiny_model_dir, tmp_path):

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from sift_index.cli.main import cli
 from sift_index.runtime.index import SiftIndex
 from sift_index.selection.policy import ProbePolicy, read_policy
-from sift_index.selection.probes import build_bank, probe_texts
+from sift_index.selection.probe_bank import build_bank
+from sift_index.selection.probes import probe_texts
 from tests.pipelines.builds import InlineCrew
 
 SMALL = {"rule": "probe", "probe_rows": 64, "probe_tokens": 64, "skip_last_layer": False}

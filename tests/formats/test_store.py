@@ -97,6 +97,26 @@ def test_a_folder_that_is_a_file_is_a_build_error(tmp_path: Path) -> None:
         write_if_absent(tmp_path / "index" / "file", b"x")
 
 
+def test_folders_that_take_no_file_are_found_by_trying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = IndexPaths(tmp_path / "index")
+    paths.create()
+    paths.require_writable()
+    assert os.listdir(paths.packs) == os.listdir(paths.commits) == []
+    opened = os.open
+
+    def refuse(path: Path, flags: int, *rest: int) -> int:
+        if flags & os.O_CREAT and "commits" in str(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return opened(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(BuildError, match="commits.*Read-only file system.*make the folder writ"):
+        paths.require_writable()
+    assert os.listdir(paths.packs) == []
+
+
 def test_the_first_writer_of_a_folder_wins_whole(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     assert write_folder_if_absent(folder, {"a": b"first", "b": b"first"})

@@ -60,5 +60,5 @@ def test_a_plan_on_the_device_is_the_one_on_the_host():
     layout = MaskLayout(3, 8, 8, 32, levels=2)
     plan = random_plan(layout, [("glue", 70), ("span", 1500), ("span", 130), ("glue", 9)])
     here, there = device_plan(plan, "cpu"), device_plan(plan, "cuda")
-    for name in ("page_start", "page_length", "offsets", "counts", "row_tiles", "bits"):
+    for name in ("page_start", "page_length", "offsets", "counts", "starts", "bits"):
         assert torch.equal(getattr(here, name), getattr(there, name).cpu()), name

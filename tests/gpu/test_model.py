@@ -10,6 +10,7 @@ from sift_index.adapters.hf_attention import attention_handler
 from sift_index.adapters.prompt_rows import PlannedPrompt
 from sift_index.adapters.sparse_handler import SparseHandler
 from sift_index.kernels.api import MaskLayout
+from sift_index.runtime.plan import PromptPlan
 from tests.kernels.naive import random_plan
 
 SEGMENTS = [("glue", 70), ("span", 1500), ("span", 130), ("glue", 9), ("span", 700), ("glue", 40)]
@@ -19,11 +20,9 @@ SEGMENTS = [("glue", 70), ("span", 1500), ("span", 130), ("glue", 9), ("span", 7
 LIMITS = {"gluon": 0.05, "library": 0.08, "triton": 0.05}
 
 
-class Plan:
-    """What the handler takes of a composed prompt."""
-
-    def __init__(self, sparse, ids) -> None:
-        self.sparse, self.tokens = sparse, ids
+def composed(sparse, ids) -> PromptPlan:
+    data = ids[0].cpu().numpy().astype("<u4").tobytes()
+    return PromptPlan(data, sparse, (), fingerprint=None)  # type: ignore[arg-type]
 
 
 def logits(model, plan, ids) -> torch.Tensor:
@@ -53,7 +52,7 @@ def test_logits_of_all_paths_agree(path, head_dim, monkeypatch):
     model = model.to("cuda", torch.bfloat16).eval()
     sparse = random_plan(MaskLayout(3, 8, 8, 32), SEGMENTS, density=0.2, dense_la_up_to=99)
     ids = torch.randint(0, 512, (1, sparse.length), device="cuda")
-    plan = Plan(sparse, ids.cpu())
+    plan = composed(sparse, ids)
     monkeypatch.setenv("SIFT_ATTENTION", "reference")
     expected = logits(model, plan, ids)
     monkeypatch.setenv("SIFT_ATTENTION", path)

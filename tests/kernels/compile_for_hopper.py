@@ -30,7 +30,7 @@ from sift_index.kernels import (
 TYPES = {
     **dict.fromkeys(("q", "k", "v", "k_list", "v_list", "k_out", "v_out", "out"), "*bf16"),
     **dict.fromkeys(
-        ("taken", "order", "row_tiles", "counts", "page_start", "page_length", "offsets"), "*i32"
+        ("taken", "row_tiles", "counts", "starts", "page_start", "page_length", "offsets"), "*i32"
     ),
     **dict.fromkeys(("documents", "programs", "table"), "*i32"),
     **dict.fromkeys(("lse", "total", "cos", "sin"), "*fp32"),
@@ -77,7 +77,7 @@ def compiled_gluon(dim: int) -> dict[str, int]:
 
     blocks = dict.fromkeys(("k", "v", "k_list", "v_list"), descriptor(128))
     constants = {"WITH_LSE": True, "STAGES": hopper_attention.STAGES[dim], "D": dim}
-    constants |= {"TURNS": hopper_attention.TURNS[dim]}
+    constants |= {"TURNS": hopper_attention.TURNS[dim], "APART": hopper_attention.APART[dim]}
     types = {"q": descriptor(64), **blocks}
     return measured(GluonASTSource, hopper_kernel.attend_tiles, constants, types, num_warps=4)
 

@@ -30,13 +30,17 @@ def test_the_kernels_compile_for_hopper(found):
     assert all(kernel["spilled"] == 0 for kernel in found.values())
 
 
-@pytest.mark.parametrize("dim, products, shared", [(64, 12, 180 << 10), (128, 16, 212 << 10)])
-def test_the_hopper_kernel_stays_within_its_budget(dim, products, shared, found):
-    """Per block of 128 keys: dense FlashAttention-3 takes 472 instructions."""
+@pytest.mark.parametrize(
+    "dim, products, loop, shared", [(64, 4 * 12, 560, 180 << 10), (128, 6 * 16, 480, 212 << 10)]
+)
+def test_the_hopper_kernel_stays_within_its_budget(dim, products, loop, shared, found):
+    """Per block of 128 keys: dense FlashAttention-3 takes 472 instructions at head_dim 128.
+
+    At 64 the only loop holds the masks of some blocks, which whole ones jump over.
+    """
     kernel = found[f"gluon {dim}"]
-    # Two warpgroups, each with the products of the diagonal, the loop of masked blocks, that of
-    # whole ones, and the last values.
-    assert kernel["wgmma"] == 6 * products
-    assert 0 < kernel["loop"] <= 480
+    # Two warpgroups, each with the products of the diagonal, of each loop, and the last values.
+    assert kernel["wgmma"] == products
+    assert 0 < kernel["loop"] <= loop
     # A multiprocessor has 227 KiB.
     assert kernel["shared"] <= shared

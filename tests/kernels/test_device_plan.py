@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sift_index.formats.errors import PlanError
-from sift_index.kernels import device_plan as columns
+from sift_index.kernels import row_tiles as columns
 from sift_index.kernels.api import MaskLayout, SparsePlan
 from sift_index.kernels.bits import la_tiles
 from sift_index.kernels.ca_list import ca_list, glue_keys
@@ -71,29 +71,36 @@ def test_lists_and_counts_equal_the_references(plan):
         np.testing.assert_array_equal(counts[:, 2::2], rest + before[starts])
 
 
+def rows_of(lines: np.ndarray) -> list[int]:
+    """The positions of the wanted rows of some tiles, for keys that lie at their positions."""
+    rows = lines[:, [columns.BEGIN, columns.FIRST, columns.STOP]].tolist()
+    return [row for begin, first, stop in rows for row in range(begin + first, begin + stop)]
+
+
 @settings(max_examples=40, deadline=None)
 @given(plans())
 def test_row_tiles_say_what_the_references_blocks_say(plan):
     decoded = device_plan(plan, CPU)
-    rows = decoded.row_tiles
+    rows, owner = decoded.row_tiles, decoded.tiles.span
     in_spans = [block for block in row_blocks(plan, 0, plan.length) if block.span is not None]
-    found = rows[rows[:, columns.SPAN] >= 0]
-    assert found[:, [columns.BEGIN, columns.END, columns.SPAN, columns.TILE_ROW]].tolist() == [
-        [block.begin, block.end, block.span, block.tile_row] for block in in_spans
+    found = rows[owner >= 0]
+    assert found[:, [columns.BEGIN, columns.STOP, columns.TILE_ROW]].tolist() == [
+        [block.begin, block.end - block.begin, block.tile_row] for block in in_spans
     ]
-    for row in found.tolist():
-        span = plan.spans[row[columns.SPAN]]
+    for row, block in zip(found.tolist(), in_spans, strict=True):
+        index = block.span or 0
+        span = plan.spans[index]
         first = row[columns.TILE_ROW] == 0
-        window = plan.window_start(row[columns.SPAN])
+        window = plan.window_start(index)
         assert row[columns.OWN_START] == (window if first else span.start)
-        assert row[columns.SLOT] == 1 + 2 * row[columns.SPAN] + (not first)
+        assert row[columns.SLOT] == 1 + 2 * index + (not first)
         assert (row[columns.LA_BASE] == columns.DENSE) is (span.la is None or first)
-    glue = rows[rows[:, columns.SPAN] < 0]
+    glue = rows[owner < 0]
     assert (glue[:, [columns.OWN_START, columns.SLOT, columns.TILE_ROW]] == 0).all()
     assert (glue[:, columns.LA_BASE] == columns.DENSE).all()
-    covered = torch.cat([torch.arange(row[0], row[1]) for row in rows.tolist()] or [rows[:, 0]])
-    assert torch.equal(covered, torch.arange(plan.length))
-    assert ((rows[:, columns.END] - rows[:, columns.BEGIN]) <= TILE).all()
+    assert (rows[:, columns.LEVEL] == plan.level).all()
+    assert rows_of(rows) == list(range(plan.length))
+    assert (rows[:, columns.STOP] <= TILE).all()
 
 
 @settings(max_examples=15, deadline=None)
@@ -105,7 +112,7 @@ def test_packed_tiles_are_found_where_the_table_says(plan):
     for row in decoded.row_tiles.tolist():
         if row[columns.LA_BASE] == columns.DENSE:
             continue
-        truth = la_tiles(plan.spans[row[columns.SPAN]], layer, layout, plan.level)
+        truth = la_tiles(plan.spans[(row[columns.SLOT] - 1) // 2], layer, layout, plan.level)
         r = row[columns.TILE_ROW]
         for head in range(layout.heads):
             base = row[columns.LA_BASE]
@@ -141,12 +148,14 @@ def test_a_chunk_runs_the_tiles_it_meets_and_lists_what_they_read(plan, data):
     row_start = data.draw(st.integers(0, plan.length + 300))
     row_stop = data.draw(st.integers(row_start, plan.length + 600))
     chunk = decoded.chunk(row_start, row_stop)
-    known = [(row[0], row[1]) for row in decoded.row_tiles.tolist()]
-    behind = [(plan.length + TILE * i, plan.length + TILE * (i + 1)) for i in range(6)]
+    known = [(row[columns.BEGIN], row[columns.STOP]) for row in decoded.row_tiles.tolist()]
+    behind = [(plan.length + TILE * i, TILE) for i in range(6)]
     tiles = [*known, *behind][chunk.first_tile : chunk.first_tile + chunk.tiles]
-    rows = [r for begin, end in tiles for r in range(max(begin, row_start), min(end, row_stop))]
-    assert rows == list(range(row_start, row_stop))
-    assert all(begin < row_stop and end > row_start for begin, end in tiles)
+    lines = chunk.work.row_tiles.numpy()
+    assert sorted(rows_of(lines)) == list(range(row_start, row_stop))
+    assert sorted(lines[:, columns.BEGIN]) == [begin for begin, _ in tiles]
+    assert all(begin < row_stop and begin + rows > row_start for begin, rows in tiles)
+    assert (lines[:, columns.ROW] == lines[:, columns.BEGIN] - row_start).all()
     met = row_blocks(plan, row_start, row_stop)
     used = [plan.spans[block.span].start for block in met if block.span is not None]
     assert chunk.list_stop == max(used, default=0)
@@ -157,7 +166,7 @@ def test_the_host_never_waits_for_the_device():
     """On the meta device there are no values: any `.item()` or `nonzero` would raise."""
     plan = random_plan(MaskLayout(2, 4, 2, 32, levels=2), [("glue", 9), ("span", 700), ("span", 5)])
     real, shapes = device_plan(plan, CPU), device_plan(plan, "meta")
-    for name in ("page_start", "offsets", "counts", "row_tiles", "bits"):
+    for name in ("page_start", "offsets", "counts", "starts", "bits"):
         found, expected = getattr(shapes, name), getattr(real, name)
         assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     assert shapes.device.type == "meta"
@@ -207,6 +216,9 @@ def test_dense_tiles_come_first_and_the_last_of_each_kind_before_the_others():
     plan = random_plan(MaskLayout(1, 2, 2, 32), [("glue", 130), ("span", 300), ("glue", 5)])
     chunk = device_plan(plan, CPU).chunk(100, 700)
     # Tiles: two of glue, three of the span, one of glue, and three behind the plan.
-    assert chunk.order.tolist() == [8, 7, 6, 5, 1, 0, 4, 3, 2]
+    begins = [0, 128, 130, 258, 386, 430, 435, 563, 691]
+    order = [8, 7, 6, 5, 1, 0, 4, 3, 2]
+    assert chunk.work.row_tiles[:, columns.BEGIN].tolist() == [begins[at] for at in order]
     assert (chunk.dense, chunk.first_tile, chunk.tiles) == (6, 0, 9)
-    assert device_plan(plan, CPU).chunk(900, 900).order.shape == (0,)
+    none = device_plan(plan, CPU).chunk(900, 900).work
+    assert none.row_tiles.shape == (0, columns.ROW_COLUMNS) and none.dense == 0

@@ -38,12 +38,12 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 def test_operators_equal_the_reference(layout, kv_heads, row_start, more):
     plan, (q, k, v) = made(layout, kv_heads, more)
     q, decoded = q[:, row_start:], device_plan(plan, DEVICE)
-    chunk = decoded.chunk(row_start, k.shape[1])
-    out, lse = ops.sparse_attention(q, k, v, decoded, chunk, 1, with_lse=True)
+    work = decoded.chunk(row_start, k.shape[1]).work
+    out, lse = ops.sparse_attention(q, k, v, work, 1, with_lse=True)
     source = plan.to(DEVICE)
     close(out, sparse_attention(q, k, v, source, 1, row_start))
     close(lse, sparse_log_sum_exp(q, k, source, 1, row_start))
-    without = ops.sparse_attention(q, k, v, decoded, chunk, 1, 0.3)
+    without = ops.sparse_attention(q, k, v, work, 1, 0.3)
     close(without[0], sparse_attention(q, k, v, source, 1, row_start, 0.3))
     assert without[1].shape == (0,)
 
@@ -53,11 +53,11 @@ def arguments(dtype=torch.float32):
     plan, (q, k, v) = made(*LAYOUTS[0], dtype=dtype, density=1.0)
     decoded = device_plan(plan, DEVICE)
     lists = (k, v, decoded.page_start, decoded.page_length, decoded.offsets[1], plan.length, 32)
-    chunk = decoded.chunk(0, plan.length)
-    values = {"dense": chunk.dense, "length": plan.length}
-    values |= {"row_start": 0, "layer": 1, "level": 1, "levels": 1, "neighbour": True, "scale": 0.2}
+    work = decoded.chunk(0, plan.length).work
+    values = {"dense": work.dense, "keys": plan.length}
+    values |= {"layer": 1, "levels": 1, "neighbour": True, "scale": 0.2}
     k_list, v_list = ops.compact(*lists)
-    tables = (chunk.order, decoded.row_tiles, decoded.counts[1], decoded.bits)
+    tables = (work.row_tiles, work.counts[1], work.starts[1], work.bits)
     return lists, (q, k, v, k_list, v_list, *tables), values
 
 
@@ -77,14 +77,14 @@ def test_compiled_without_a_graph_break(backend):
     torch._dynamo.reset()
     plan, (q, k, v) = made(*LAYOUTS[0])
     decoded = device_plan(plan, DEVICE)
-    chunk = decoded.chunk(0, plan.length)
+    work = decoded.chunk(0, plan.length).work
 
-    def two_layers(q, k, v, decoded, chunk):
-        first, _ = ops.sparse_attention(q, k, v, decoded, chunk, 0)
-        return ops.sparse_attention(first + q, k, v, decoded, chunk, 1, with_lse=True)
+    def two_layers(q, k, v, work):
+        first, _ = ops.sparse_attention(q, k, v, work, 0)
+        return ops.sparse_attention(first + q, k, v, work, 1, with_lse=True)
 
     compiled = torch.compile(two_layers, backend=backend, fullgraph=True)
-    found, expected = compiled(q, k, v, decoded, chunk), two_layers(q, k, v, decoded, chunk)
+    found, expected = compiled(q, k, v, work), two_layers(q, k, v, work)
     torch.testing.assert_close(found, expected)
     source = plan.to(DEVICE)
     close(found[0], sparse_attention(sparse_attention(q, k, v, source, 0) + q, k, v, source, 1))

@@ -119,3 +119,11 @@ def test_the_digest_is_computed_once_per_model_object(tiny_model_dir):
     model = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
     first = weights_digest(model)
     assert weights_digest(model) is first
+
+
+def test_a_write_to_weights_is_noticed():
+    model = tiny("llama")
+    before = weights_digest(model)
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight.add_(5)
+    assert weights_digest(model) != before

@@ -2,19 +2,23 @@
 
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from sift_index.formats.fingerprint import Fingerprint
+from sift_index.pipelines.catalogue import Catalogue
+from sift_index.pipelines.cataloguing import catalogue_of
 from sift_index.pipelines.config import BuildConfig
 from sift_index.pipelines.crew import Crew
-from sift_index.pipelines.documents import Piece
+from sift_index.pipelines.documents import Piece, ScannedDocument
+from sift_index.pipelines.failures import FailureBudget
 from sift_index.pipelines.measurement import Sample
-from sift_index.pipelines.planner import Unit
 from sift_index.pipelines.progress import BuildProgress
-from sift_index.pipelines.runner import RunResult
+from sift_index.pipelines.runner import Plan, RunResult
+from sift_index.pipelines.scanned import scanned_batch
 from sift_index.pipelines.worker import BuildWorker
 from sift_index.selection.policy import ProbePolicy
 
@@ -54,6 +58,13 @@ def many_documents(folder: Path, count: int = 48) -> Path:
     return write_corpus(folder, {f"{i:03}.txt": text(200 + 9 * i, i) for i in range(count)})
 
 
+def catalogue_of_pieces(pieces: Iterable[Piece]) -> Catalogue:
+    """A catalogue of documents of one piece each, in this order."""
+    return catalogue_of(
+        [scanned_batch(ScannedDocument(str(piece.location), (piece,)) for piece in pieces)]
+    )
+
+
 def hashes(index: Path) -> dict[str, str]:
     """SHA-256 of every pack and key table by name."""
     files = [*index.glob("packs/*.arrow"), *index.glob("keys-*.arrow")]
@@ -63,9 +74,11 @@ def hashes(index: Path) -> dict[str, str]:
 def identities(index: Path) -> dict[str, tuple[int, str]]:
     """Inode and SHA-256 of every file: equal when none was written again.
 
-    Not the modification time: it says when a file was last used, for `gc`.
+    Not the modification time: it says when a file was last used, for `gc`. Nor what builds say
+    about themselves, which every run does.
     """
-    files = {str(path.relative_to(index)): path for path in index.rglob("*") if path.is_file()}
+    found = (path for path in index.rglob("*") if path.is_file())
+    files = {str(path.relative_to(index)): path for path in found if path.parent.name != "state"}
     return {
         name: (path.stat().st_ino, sha256(path.read_bytes()).hexdigest())
         for name, path in files.items()
@@ -99,22 +112,30 @@ class InlineCrew(Crew):
     def _start(self) -> BuildWorker:
         return BuildWorker(self._config, self._reader, self._rules)
 
+    def _first_fingerprint(self) -> Fingerprint:
+        return self._worker.fingerprint()
+
     def _ask(self, workers: Any) -> Any:
         return [worker.fingerprint() for worker in workers]
+
+    @property
+    def _worker(self) -> BuildWorker:
+        worker: BuildWorker = self._workers.running[0]
+        return worker
 
     def __exit__(self, *exception: object) -> None:
         return None
 
     def measure(self, samples: Sequence[Sequence[Piece]]) -> list[Sample]:
         """Measure in this process."""
-        measured: list[Sample] = self._workers[0].measure(samples)
-        return measured
+        return self._worker.measure(samples)
 
-    def run(self, units: list[Unit], progress: BuildProgress) -> RunResult:
+    def run(self, units: Plan, progress: BuildProgress, failures: FailureBudget) -> RunResult:
         """Run the units one after another; nothing is retried."""
         result = RunResult()
         for unit in units:
-            outcome = self._workers[0].run_unit(unit)
+            outcome = self._worker.run_unit(unit)
             result.receipts += [outcome.receipt] if outcome.receipt else []
             result.failed += outcome.failed
+            failures.add(outcome.failed)
         return result

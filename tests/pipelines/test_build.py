@@ -225,7 +225,17 @@ def test_a_file_where_the_index_should_be_is_refused(inline, corpus, index) -> N
 
 @pytest.mark.parametrize(
     "changes",
-    [{"long": "cut"}, {"codec": "gzip"}, {"unit_tokens": 0}, {"workers": 0}, {"threads": 0}],
+    [
+        {"long": "cut"},
+        {"codec": "gzip"},
+        {"unit_tokens": 0},
+        {"workers": 0},
+        {"threads": 0},
+        {"unit_timeout": 0.0},
+        {"unit_timeout": float("nan")},
+        {"unit_timeout": float("inf")},
+        {"max_failures": -1},
+    ],
 )
 def test_a_wrong_number_or_choice_is_refused_at_once(corpus, index, changes) -> None:
     name = next(iter(changes))

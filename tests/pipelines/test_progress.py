@@ -10,8 +10,8 @@ from sift_index.pipelines import progress as module
 from sift_index.pipelines.progress import LogProgress, TerminalProgress, build_progress
 
 LINE = re.compile(
-    r"sift-index build: units (\d+)/(\d+) tokens (\d+)/(\d+) tokens/s (\d+) "
-    r"failures (\d+) eta_s (\d+|inf)"
+    r"sift-index build: event=progress units=(\d+)/(\d+) tokens=(\d+)/(\d+) "
+    r"tokens_per_second=(\d+) failures=(\d+) eta_seconds=(\d+|inf)"
 )
 
 
@@ -46,7 +46,7 @@ def test_every_log_line_parses(monkeypatch) -> None:
 
 def test_a_log_is_quiet_between_and_always_says_the_end(monkeypatch) -> None:
     lines = [line for line in log_lines(monkeypatch, 60.0) if LINE.fullmatch(line)]
-    assert len(lines) == 1 and "units 3/3" in lines[0]
+    assert len(lines) == 1 and "units=3/3" in lines[0]
 
 
 def test_without_any_speed_the_time_left_is_unknown(monkeypatch) -> None:
@@ -55,7 +55,7 @@ def test_without_any_speed_the_time_left_is_unknown(monkeypatch) -> None:
     progress = LogProgress(stream)
     progress.start(2, 10)
     progress.update(0, 0, 0)
-    assert "eta_s inf" in stream.getvalue()
+    assert "eta_seconds=inf" in stream.getvalue()
 
 
 def test_a_file_gets_a_log_and_a_terminal_a_bar() -> None:

@@ -13,41 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from sift_index.errors import BuildError, DocumentError, FormatError, IntegrityError
-from sift_index.formats.identity import document_key
-from sift_index.pipelines.corpus import Location
-from sift_index.pipelines.documents import Piece
-from sift_index.pipelines.planner import Unit, unit_id
+from sift_index.pipelines.actors import RayWorkers
+from sift_index.pipelines.limits import LIMITS, Limits
 from sift_index.pipelines.runner import UnitRunner
-
-DIGEST = "ab" * 16
-
-
-def a_unit(*numbers: int) -> Unit:
-    pieces = tuple(Piece(document_key([n]), 10, Location(f"{n}.txt", 0), 0) for n in numbers)
-    return Unit(unit_id(pieces, DIGEST), pieces)
-
-
-class Recorder:
-    """A progress that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.updates: list[tuple[int, int, int]] = []
-
-    def __enter__(self) -> "Recorder":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-    def start(self, units: int, tokens: int) -> None:
-        self.size = (units, tokens)
-
-    def update(self, units: int, tokens: int, failures: int) -> None:
-        self.updates.append((units, tokens, failures))
+from tests.pipelines.pretended import DIGEST, Plan, Recorder, a_unit
 
 
 class Method:
@@ -60,10 +29,11 @@ class Handle:
 
     def __init__(self, actor) -> None:
         self.actor = actor
+        self.place = Method(lambda: actor.place.remote())
         self.fingerprint = Method(lambda: actor.fingerprint.remote())
         self.run_unit = Method(
             lambda unit: actor.run.remote(
-                unit.id, [int(piece.location.file.split(".")[0]) for piece in unit.pieces]
+                unit.id, [int(piece.location.file) for piece in unit.pieces]
             )
         )
 
@@ -77,8 +47,11 @@ def crew(local_ray, tmp_path):
         def __init__(self, log: str, behaviour: dict[int, object], digest: str) -> None:
             self.log, self.behaviour, self.digest = log, behaviour, digest
 
+        def place(self):
+            return SimpleNamespace(host="a-host")
+
         def fingerprint(self):
-            return SimpleNamespace(build_digest=self.digest)
+            return self.digest
 
         def run(self, unit: str, documents: list[int]):
             with open(self.log, "a") as file:
@@ -92,9 +65,13 @@ def crew(local_ray, tmp_path):
                     os._exit(1)
                 if answer == "slow":
                     time.sleep(0.5)
+                if answer == "hang once" and not os.path.exists(f"{self.log}.hung"):
+                    open(f"{self.log}.hung", "w").close()
+                    time.sleep(600)
                 if isinstance(answer, Exception):
                     raise answer
-            return SimpleNamespace(receipt=(unit, tuple(documents)), failed=())
+            receipt = SimpleNamespace(unit=unit, documents=tuple(documents))
+            return SimpleNamespace(receipt=receipt, failed=())
 
     class Crew:
         log = tmp_path / "calls"
@@ -108,15 +85,23 @@ def crew(local_ray, tmp_path):
             started.append(Handle(actor.remote(str(self.log), behaviour, digest)))
             return started[-1]
 
-        def run(self, units, behaviour, workers=1):
-            self.runner = UnitRunner(
-                start_worker=lambda: self.start(behaviour),
-                workers=[self.start(behaviour) for _ in range(workers)],
+        def run(self, units, behaviour, workers=1, limits: Limits = LIMITS):
+            runner = UnitRunner(
+                workers=RayWorkers(
+                    lambda: self.start(behaviour), lambda handle: local_ray.kill(handle.actor)
+                ),
+                wanted=lambda units: workers,
+                admit=self.admit,
                 source=lambda location: location.file,
                 build_digest=DIGEST,
                 progress=self.progress,
+                limits=limits,
             )
-            return self.runner.run(units)
+            return runner.run(Plan(units))
+
+        def admit(self, digest: str) -> None:
+            if digest != DIGEST:
+                raise BuildError(f"found a worker of {digest}; make it the same on every node")
 
         @property
         def tries(self) -> Counter[str]:
@@ -132,7 +117,7 @@ def crew(local_ray, tmp_path):
 
 
 def documents_of(result) -> list[int]:
-    return sorted(document for _, documents in result.receipts for document in documents)
+    return sorted(document for receipt in result.receipts for document in receipt.documents)
 
 
 def failed_of(result) -> dict[str, str]:
@@ -156,7 +141,7 @@ def test_a_document_that_always_raises_is_isolated_and_recorded(crew) -> None:
     units = [a_unit(0, 1), a_unit(2, 3, 4, 5, 6), a_unit(7, 8)]
     result = crew.run(units, {5: ValueError("token 5 is poison")})
     assert documents_of(result) == [0, 1, 2, 3, 4, 6, 7, 8]
-    assert failed_of(result) == {"5.txt": "ValueError: token 5 is poison"}
+    assert failed_of(result) == {"5": "ValueError: token 5 is poison"}
     assert crew.tries[units[1].id] == crew.tries[a_unit(5).id] == 3
     assert crew.tries[a_unit(2, 3).id] == crew.tries[units[0].id] == 1
     assert crew.started == 1 and result.retries == 2 * 4  # [2-6], [4, 5, 6], [5, 6], [5]
@@ -169,15 +154,15 @@ def test_documents_that_kill_their_worker_are_isolated_and_the_rest_done(crew) -
     units = [a_unit(0, 1, 2), a_unit(4), a_unit(5)]
     result = crew.run(units, {1: "die", 2: "die"})
     assert documents_of(result) == [0, 4, 5]
-    assert failed_of(result).keys() == {"1.txt", "2.txt"}
-    assert "its worker died" in failed_of(result)["1.txt"]
+    assert failed_of(result).keys() == {"1", "2"}
+    assert "its worker died" in failed_of(result)["1"]
     assert crew.tries[a_unit(1).id] == crew.tries[a_unit(2).id] == 3
     assert crew.started == 1 + 12  # three deaths of the unit, of its half and of each document
 
 
 def test_the_unit_behind_a_dying_one_is_not_blamed(crew) -> None:
     result = crew.run([a_unit(0), a_unit(1)], {0: "die"})
-    assert failed_of(result).keys() == {"0.txt"}
+    assert failed_of(result).keys() == {"0"}
     assert documents_of(result) == [1]
     assert result.retries == 2 and not any(a_unit(1).id[:12] in n for n in crew.progress.notes)
 
@@ -186,7 +171,7 @@ def test_a_unit_that_was_blamed_for_another_ones_fault_is_not_given_up(crew) -> 
     crew.options = {"max_concurrency": 2}  # the second unit kills the worker under the first
     result = crew.run([a_unit(0), a_unit(1)], {0: "slow", 1: "die"})
     assert documents_of(result) == [0]
-    assert failed_of(result).keys() == {"1.txt"}
+    assert failed_of(result).keys() == {"1"}
 
 
 def test_one_death_costs_one_retry(crew) -> None:
@@ -208,13 +193,30 @@ def test_what_another_try_cannot_cure_stops_the_run(crew, error) -> None:
 
 def test_an_error_about_a_document_is_no_reason_to_stop(crew) -> None:
     result = crew.run([a_unit(0), a_unit(1)], {0: DocumentError("gone")})
-    assert failed_of(result) == {"0.txt": "DocumentError: gone"}
+    assert failed_of(result) == {"0": "DocumentError: gone"}
 
 
-def test_workers_that_keep_dying_stop_the_run(crew, monkeypatch) -> None:
-    monkeypatch.setattr("sift_index.pipelines.runner.DEATHS_IN_A_ROW", 2)
-    with pytest.raises(BuildError, match="(?s)workers died 3 times in a row.*same command"):
-        crew.run([a_unit(0, 1)], {0: "die", 1: "die"})
+def test_workers_that_keep_dying_stop_the_run(crew) -> None:
+    limits = Limits(troubles=2, troubles_per_slot=0)
+    with pytest.raises(BuildError, match="(?s)workers failed 3 times in a row.*same command"):
+        crew.run([a_unit(0, 1)], {0: "die", 1: "die"}, limits=limits)
+
+
+def test_a_unit_that_hangs_has_its_worker_killed_and_is_done_by_another(crew) -> None:
+    limits = Limits(tick=0.1, unit_seconds=1.5)
+    result = crew.run([a_unit(n) for n in range(6)], {3: "hang once"}, limits=limits)
+    assert documents_of(result) == list(range(6)) and result.failed == []
+    assert (result.retries, result.timeouts, crew.started) == (1, 1, 2)
+
+
+def test_a_late_unit_is_done_by_an_idle_worker_without_waiting(crew) -> None:
+    limits = Limits(tick=0.1, straggler_floor=1.0)
+    begun = time.monotonic()
+    units = [a_unit(n) for n in range(12)]
+    result = crew.run(units, {3: "hang once"}, workers=2, limits=limits)
+    assert documents_of(result) == list(range(12)) and result.failed == []
+    assert result.reissued >= 1 and result.retries == 0 and crew.started == 2
+    assert time.monotonic() - begun < 60
 
 
 def test_a_replaced_worker_of_another_build_is_refused(crew) -> None:
@@ -228,13 +230,19 @@ def test_a_worker_without_a_place_does_not_hold_up_the_others(crew, local_ray) -
     start = crew.start
 
     class Nowhere:
+        def place(self):
+            return None
+
         def fingerprint(self):
+            return None
+
+        def run(self, unit, documents):
             return None
 
     def start_without_place(behaviour):
         if crew.started < 2:
             return start(behaviour)
-        return local_ray.remote(Nowhere).options(num_cpus=10_000).remote()
+        return Handle(local_ray.remote(Nowhere).options(num_cpus=10_000).remote())
 
     crew.start = start_without_place
     result = crew.run([a_unit(n) for n in range(8)], {2: "die once"}, workers=2)

@@ -1,6 +1,8 @@
 """The worker as a plain object: what it commits, and what a second one cannot change."""
 
 import os
+import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,9 +18,11 @@ from sift_index.formats.packs import Pack, write_pack
 from sift_index.formats.receipts import Receipt, commit, read_receipt, read_receipts
 from sift_index.formats.store import IndexPaths
 from sift_index.pipelines.build import document_rules
+from sift_index.pipelines.cataloguing import catalogue_of
 from sift_index.pipelines.corpus import open_corpus
 from sift_index.pipelines.documents import ScannedDocument, scan_batch
-from sift_index.pipelines.planner import Catalogue, Unit, cut_units, unit_id
+from sift_index.pipelines.planner import Unit, UnitPlan, cut_units, unit_id
+from sift_index.pipelines.scanned import scanned_batch
 from sift_index.pipelines.worker import BuildWorker
 from sift_index.selection.extractor import Extractor
 from tests.pipelines.builds import hashes, identities, text, tiny_config, write_corpus
@@ -40,11 +44,13 @@ class Site:
         return BuildWorker(replace(self.config, **changes), self.reader, self.rules)
 
     def unit(self) -> Unit:
-        catalogue = Catalogue()
-        catalogue.add(scan_batch(self.reader, list(self.reader.locations()), self.rules))
-        digest = self.worker().fingerprint().build_digest
-        (unit,) = cut_units(catalogue.pieces.values(), 10_000, digest)
+        (unit,) = self.plan(10_000)
         return unit
+
+    def plan(self, unit_tokens: int) -> UnitPlan:
+        found = scan_batch(self.reader, list(self.reader.locations()), self.rules)
+        digest = self.worker().fingerprint().build_digest
+        return cut_units(catalogue_of([scanned_batch(found)]), unit_tokens, digest)
 
 
 @pytest.fixture
@@ -64,6 +70,28 @@ def test_a_unit_becomes_a_pack_and_a_receipt(site) -> None:
     pack = Pack.open(site.paths.pack_path(receipt.pack.name), receipt.pack)
     pack.verify()
     assert {pack.row(n).key for n in range(4)} == {piece.key for piece in unit.pieces}
+
+
+def test_a_receipt_says_where_its_unit_was_done_and_how_long_it_took(site) -> None:
+    worker, unit = site.worker(), site.unit()
+    begun = time.monotonic()
+    stats = worker.run_unit(unit).receipt.stats
+    parts = [stats[name] for name in ("seconds", "read_seconds", "commit_seconds")]
+    assert all(isinstance(part, float) and part >= 0 for part in parts) and stats["seconds"] > 0
+    assert sum(parts) <= time.monotonic() - begun + 0.01
+    place = worker.place()
+    assert (stats["host"], stats["pid"]) == (place.host, place.pid)
+    assert (place.host, place.pid) == (socket.gethostname(), os.getpid())
+    assert stats["device"] == "cpu"
+
+
+def test_a_worker_says_where_it_is_before_it_loads_anything(site) -> None:
+    assert site.worker(model="/nowhere/model").place().pid == os.getpid()
+
+
+def test_a_worker_in_a_cluster_names_its_node(local_ray, site) -> None:
+    node = local_ray.get_runtime_context().get_node_id()
+    assert node.startswith(site.worker().place().node) and len(site.worker().place().node) == 12
 
 
 def test_a_second_worker_returns_the_first_ones_receipt(site) -> None:
@@ -103,10 +131,7 @@ def rows_of(paths: IndexPaths, receipt: Receipt) -> list[DocumentMasks]:
 
 
 def test_two_units_at_once_become_the_packs_of_one_after_the_other(site, tmp_path) -> None:
-    catalogue = Catalogue()
-    catalogue.add(scan_batch(site.reader, list(site.reader.locations()), site.rules))
-    digest = site.worker().fingerprint().build_digest
-    units = cut_units(catalogue.pieces.values(), 500, digest)
+    units = site.plan(500)
     assert len(units) > 1
     for unit in units:
         site.worker().run_unit(unit)

@@ -128,3 +128,9 @@ def test_the_density_decides_between_the_limits():
         found = table.decide(plan)
         assert found.dense is dense
         assert (found.density is None) == (limit in (0, 1))
+
+
+@pytest.mark.parametrize("wrong", [True, 5, b"auto", ["auto"]], ids=str)
+def test_a_choice_of_another_type_is_refused(wrong):
+    with pytest.raises(UsageError, match="crossover: expected auto, off, the path of a table"):
+        find_crossover(wrong, torch.device("cpu"))

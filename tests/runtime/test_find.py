@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sift_index.errors import IntegrityError, UsageError
+from sift_index.errors import FingerprintMismatchError, IntegrityError, UsageError
 from sift_index.formats.identity import ANCHOR_TOKENS, document_key
 from sift_index.runtime.find import FoundSpan
 from sift_index.runtime.index import SiftIndex
@@ -118,3 +118,21 @@ def test_prompts_too_short_for_an_anchor(index, ids):
 def test_ids_that_are_none(index, ids):
     with pytest.raises(UsageError, match="token ids"):
         index.find_spans(ids)
+
+
+def strict(index) -> SiftIndex:
+    return SiftIndex.open(index.reader.paths.root, MODEL.model, MODEL.tokenizer, strict=True)
+
+
+@pytest.mark.parametrize("first", [tokens(77, seed=8), DOCUMENTS["short"]])
+def test_what_is_not_found_behind_the_prefix_does_not_change_it(index, first):
+    ids = [*index.writer(MODEL).prefix(), *first, *DOCUMENTS["other"], 3]
+    plan = strict(index).compose_ids(ids)
+    assert (plan.hits, plan.warnings) == (1, ())
+
+
+def test_a_raw_prompt_behind_another_prefix_is_refused_when_strict(index):
+    right = index.writer(MODEL).prefix()
+    for prefix in (tokens(11, seed=9), [7, *right], right[:-1]):
+        with pytest.raises(FingerprintMismatchError, match="strict: the tokens before the first"):
+            strict(index).compose_ids([*prefix, *DOCUMENTS["other"], 3])

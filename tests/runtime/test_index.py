@@ -159,6 +159,7 @@ def test_another_prefix_warns_once_a_prompt_and_is_counted(index):
     with pytest.warns(SiftWarning, match="not the prefix the index was built behind") as caught:
         plan = index.compose([Segment(tokens(9), glue=True), SHORT, LONG, SHORT])
     assert len(caught) == 1
+    assert caught[0].filename == __file__  # the line that composes, not one of ours
     assert index.counters.warnings == 1
     assert plan.hits == 3
     assert len(plan.warnings) == 1
@@ -188,6 +189,16 @@ def test_a_first_document_that_is_not_indexed_does_not_change_the_prefix(root, n
 def test_a_prefix_in_two_undeclared_parts_is_the_prefix(index, no_warnings):
     head, *rest = prompt_of(index, SHORT)
     assert index.compose([list(head.ids[:4]), list(head.ids[4:]), *rest]).hits == 1
+
+
+def test_an_index_without_a_prefix_expects_none(tmp_path, no_warnings):
+    built = replace(MODEL, prompt=replace(TEMPLATE, prefix=""))
+    root = write_index(tmp_path / "i", built, LAYOUT, DOCUMENTS)
+    index = SiftIndex.open(root, MODEL.model, MODEL.tokenizer, strict=True)
+    plan = index.compose([SHORT, LONG, Segment(tokens(9), glue=True)])
+    assert reasons(plan) == ["no_prefix", "indexed", "declared_glue"]
+    with pytest.raises(FingerprintMismatchError, match="strict: the tokens before the first"):
+        index.compose([Segment(tokens(9), glue=True), LONG])
 
 
 def test_a_prompt_without_spans_has_nothing_to_warn_about(index, no_warnings):

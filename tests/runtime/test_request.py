@@ -75,6 +75,9 @@ WRONG = {
     "a reason for glue": lambda r: changed(
         r, segments=[[*r["segments"][0][:3], "boo", None], *r["segments"][1:]]
     ),
+    r"a reason for glue, found \"\[0, \d+, 'glue', \[\]": lambda r: changed(
+        r, segments=[[*r["segments"][0][:3], [], None], *r["segments"][1:]]
+    ),
     "a reason for span": lambda r: changed(
         r,
         segments=[

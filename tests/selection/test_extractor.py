@@ -317,6 +317,23 @@ def test_a_document_that_is_empty_or_too_long_is_refused(probes, prefix):
             extractor.extract(tokens(n))
 
 
+@pytest.mark.parametrize(
+    "ids, message",
+    [
+        ([1, 320], "below the vocabulary size 320, found 320; use the tokenizer"),
+        ([1, -1], "token ids: expected one dimension of integers"),
+        ("hello", "token ids: expected one dimension of integers"),
+        (torch.ones(1, 3, dtype=torch.int64), "token ids: expected one dimension of integers"),
+    ],
+)
+def test_ids_that_are_none_of_the_model_are_refused(probes, ids, message):
+    extractor = Extractor(loaded(tiny("llama")), policy_of(probes), PREFIX)
+    with pytest.raises(UsageError, match=message):
+        extractor.launch([tokens(5), ids])
+    with pytest.raises(UsageError, match="at least one document, found none"):
+        extractor.launch([])
+
+
 # --- the paper's rule -------------------------------------------------------------------------
 
 

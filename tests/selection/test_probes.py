@@ -8,7 +8,8 @@ import torch
 
 from sift_index.errors import UsageError
 from sift_index.selection.policy import ProbePolicy
-from sift_index.selection.probes import build_bank, probe_digest, probe_texts
+from sift_index.selection.probe_bank import build_bank
+from sift_index.selection.probes import probe_digest, probe_texts
 from tests.plans import loaded, tiny, tokens
 from tests.selection.observed import observe, write_probes
 
@@ -116,6 +117,17 @@ def test_a_probe_that_does_not_fit_the_context_is_refused(tmp_path):
     with pytest.raises(UsageError, match="200 tokens behind a prefix of 11.*context of 210"):
         build_bank(loaded(model), policy_of(source), PREFIX)
     assert build_bank(loaded(model), policy_of(source, probe_tokens=199), PREFIX)
+
+
+def test_tokens_that_the_model_does_not_know_are_refused(tmp_path):
+    """As where a tokenizer of another model lies in the folder; a GPU would end the process."""
+    policy, small = policy_of(write_probes(tmp_path / "p", (200,))), tiny("llama", vocab_size=258)
+    assert build_bank(loaded(small), policy, [257])
+    with pytest.raises(UsageError, match="vocabulary size 258, found 258; use the tokenizer"):
+        build_bank(loaded(small), policy, [258])
+    small = tiny("llama", vocab_size=50, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    with pytest.raises(UsageError, match="vocabulary size 50, found"):
+        build_bank(loaded(small), policy, [1])
 
 
 def test_the_digest_follows_the_texts_and_their_borders(tmp_path):

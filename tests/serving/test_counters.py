@@ -1,7 +1,10 @@
 """Counted while serving, against what the plan says on the host and what was really moved."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +12,7 @@ from sift_index.kernels import dispatch
 from sift_index.kernels.api import MaskLayout, SparsePlan, device_plan, plan_density
 from sift_index.kernels.ca_list import ca_list, glue_keys
 from sift_index.serving.counters import ServingCounters, ServingSnapshot
+from sift_index.serving.ranges import RowRange
 from sift_index.serving.visits import Visits
 from tests.kernels.naive import naive_mask, random_plan
 from tests.serving.served import HEAD_DIM, KV_HEADS, LAYERS, Data, Served, layer_of, prompt
@@ -71,7 +75,7 @@ def test_what_a_request_counts(kind, request):
     handle.prepare("cpu")
     decoded = handle.on(torch.device("cpu"))
     tables = 4 * (
-        6 * len(decoded.pages.start) + decoded.counts.shape[2] + 8 * len(decoded.tiles.end)
+        6 * len(decoded.pages.start) + decoded.counts.shape[2] + 10 * len(decoded.tiles.end)
     )
     uploaded = layer.counters().bytes_uploaded
     assert uploaded == decoded.bits.numel() + tables
@@ -143,3 +147,15 @@ def test_nobody_waits_but_for_a_snapshot():
     assert asked == [True, True]
     assert counters.snapshot() == ServingSnapshot(requests=1, cells_visited=15)
     assert asked == [True, True, False]
+
+
+def test_positions_of_numpy_do_not_overflow(index):
+    layer = layer_of(index)
+    handle = layer.from_segments(prompt(index, 40))
+    table = torch.zeros(8192, dtype=torch.int32)
+    start: Any = np.int32(100_000)
+    rows: Any = np.int32(3)
+    layer.step([RowRange(handle, start, rows, table)])
+    counted = layer.counters()
+    assert counted.cells_visited == counted.cells_causal == 300_006 * LAYERS * 4
+    assert json.dumps(asdict(counted))

@@ -4,13 +4,18 @@ import pytest
 import torch
 
 from sift_index.adapters.transformers import sift_attention
-from sift_index.errors import UsageError
+from sift_index.errors import (
+    FingerprintMismatchError,
+    PlanError,
+    UnsupportedModelError,
+    UsageError,
+)
 from sift_index.prompts import Segment
 from sift_index.runtime.index import SiftIndex
 from sift_index.serving.example_engine import ExampleEngine
 from tests.plans import layout_of, tiny, tokens, write_index
 from tests.plans import loaded as as_loaded
-from tests.serving.served import MODEL, prompt
+from tests.serving.served import MODEL, layer_of, prompt
 
 NEW = 8
 
@@ -74,6 +79,27 @@ def test_other_models_of_the_kind(model_type, tmp_path):
     with pytest.warns(match="prefix"):
         handle = engine.layer.from_segments(segments)
     assert engine.generate([handle], NEW) == [under_plan(model.model, handle.plan)]
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "olmo2", "mixtral"])
+def test_models_of_another_kind_are_refused(index, model_type):
+    with pytest.raises(UnsupportedModelError, match=f"found {model_type}; run it with sift_att"):
+        ExampleEngine(tiny(model_type), index)
+
+
+def test_another_model_than_the_index_was_built_for_is_refused(index):
+    with pytest.raises(FingerprintMismatchError, match="weights"):
+        ExampleEngine(tiny("llama", seed=5), index)
+
+
+def test_pages_come_back_when_a_request_fails(index, shared_index):
+    engine = ExampleEngine(MODEL.model, index)
+    free = len(engine.free)
+    foreign = layer_of(shared_index).from_segments(prompt(shared_index, 300))
+    for handle, error in ((foreign, PlanError), (engine.layer.from_segments([]), UsageError)):
+        with pytest.raises(error):
+            engine.generate([handle], NEW)
+        assert sorted(engine.free) == list(range(free))
 
 
 @pytest.fixture(scope="module")

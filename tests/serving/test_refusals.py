@@ -191,3 +191,17 @@ def test_three_ways_to_the_same_handle(index):
             (s.start, s.stop) for s in by_segments.sparse.spans
         ]
     assert layer.counters().requests == 3
+
+
+@pytest.mark.parametrize("wrong", [0.0, "0", None])
+def test_positions_that_are_no_whole_numbers(one, wrong):
+    for name, values in {"row_start": (wrong, 3), "rows": (0, wrong)}.items():
+        with pytest.raises(UsageError, match=f"{name}: expected a whole number, found"):
+            RowRange(one.handle, *values, one.table)
+
+
+@pytest.mark.parametrize("wrong", [None, [0, 1, 2]])
+def test_a_page_table_that_is_no_tensor(one, wrong):
+    message = f"expected a page table int32 .n., found {type(wrong).__name__}"
+    with pytest.raises(UsageError, match=message):
+        one.layer.step([RowRange(one.handle, 0, 3, wrong)])

@@ -1,0 +1,1 @@
+"""How planning and driving a build scale; behind `sift-index bench plan`."""
