@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from sift_index.formats.canonical import dump_checked, load_checked
+from sift_index.formats.errors import IntegrityError
 from sift_index.formats.fields import Fields
 from sift_index.formats.problems import damaged
 from sift_index.formats.storage import Place
@@ -16,6 +17,8 @@ from sift_index.formats.store import (
     remove_all,
     replace_atomically,
 )
+
+_ADVICE = "remove this file: no reader needs it, and a build of the document writes it again"
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,12 @@ def record_failure(paths: IndexPaths, failure: FailedDocument) -> Place:
 
 
 def read_failures(paths: IndexPaths) -> list[FailedDocument]:
-    """Return all records, sorted by source; raise IntegrityError for a damaged one."""
-    records = [read_failure(paths, name) for name in file_names(paths.failed, ".json")]
-    return sorted(records, key=lambda record: record.source)
+    """Return all records, sorted by source; raise IntegrityError for a damaged one.
+
+    Those that another build forgets meanwhile are left out.
+    """
+    records = (find_failure(paths, name) for name in file_names(paths.failed, ".json"))
+    return sorted(filter(None, records), key=lambda record: record.source)
 
 
 def clear_failure(paths: IndexPaths, source: str) -> None:
@@ -59,10 +65,24 @@ def clear_failure(paths: IndexPaths, source: str) -> None:
     remove_all([failure_path(paths, source)])
 
 
+def find_failure(paths: IndexPaths, name: str) -> FailedDocument | None:
+    """Return the record in one file of `failed/`, None when it went since it was listed."""
+    try:
+        return read_failure(paths, name)
+    except IntegrityError:
+        if name in file_names(paths.failed, ".json"):
+            raise
+        return None  # the document is fine now
+
+
 def read_failure(paths: IndexPaths, name: str) -> FailedDocument:
     """Return the record in one file of `failed/`; raise IntegrityError for a damaged one."""
     path = paths.failed / name
-    record = FailedDocument.from_json(Fields(load_checked(read_file(path), path), path))
+    data = read_file(path)
+    try:
+        record = FailedDocument.from_json(Fields(load_checked(data, path), path))
+    except IntegrityError as error:
+        raise damaged(path, "the record of a failed document", "other bytes", _ADVICE) from error
     if failure_path(paths, record.source) != path:
-        raise damaged(path, "the record of the source in its name", record.source)
+        raise damaged(path, "the record of the source in its name", record.source, _ADVICE)
     return record

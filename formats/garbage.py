@@ -65,8 +65,11 @@ def collect_garbage(
     if not dry_run:
         # What names goes before what is named; it may have been used again since it was sorted.
         remove_all(doomed)
-        remove_all([path for path in plan.receipts if not plan.is_fresh(path)])
-        remove_all([path for path in plan.rest if not plan.is_fresh(path)])
+        again = {path for path in plan.receipts if plan.is_fresh(path)}
+        remove_all([path for path in plan.receipts if path not in again])
+        packs = {plan.receipts[path] for path in again}
+        rest = (path for path in plan.rest if path.name not in packs)
+        remove_all([path for path in rest if not plan.is_fresh(path)])
     return Sweep(
         versions=tuple(plan.doomed),
         files=_names(paths, found),
@@ -78,13 +81,16 @@ def collect_garbage(
 
 @dataclass
 class _Plan:
-    """Sorting files into those to remove and those too young to tell."""
+    """Sorting files into those to remove and those too young to tell.
+
+    `receipts` are to be removed with the packs that they name, `rest` are all other files.
+    """
 
     paths: IndexPaths
     kept: list[Manifest]
     doomed: list[int]
     grace: float
-    receipts: list[Location] = field(default_factory=list)
+    receipts: dict[Location, str] = field(default_factory=dict)
     rest: list[Location] = field(default_factory=list)
     young: list[Location] = field(default_factory=list)
 
@@ -127,7 +133,7 @@ class _Plan:
             if self._serves(receipt, units, path):
                 self._needed.add(receipt.pack.name)
             else:
-                self.receipts.append(path)
+                self.receipts[path] = receipt.pack.name
                 self._known.add(receipt.pack.name)
 
     def _serves(self, receipt: Receipt, units: set[str], path: Location) -> bool:

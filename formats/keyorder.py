@@ -20,6 +20,11 @@ def as_items(keys: Keys) -> NDArray[Any]:
     return np.ascontiguousarray(keys).view(KEY_DTYPE)[:, 0]
 
 
+def sorted_keys(keys: Keys) -> Keys:
+    """Return keys uint8 [n, 16] in rising order, each as often as it is there."""
+    return keys[np.argsort(as_items(keys))]
+
+
 def rising(keys: Keys) -> bool:
     """Say whether keys uint8 [n, 16] rise strictly: sorted, without duplicates."""
     order = np.ascontiguousarray(keys).view(">u8").astype(np.uint64)

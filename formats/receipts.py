@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sift_index.formats.canonical import dump_checked, load_checked
@@ -17,6 +18,7 @@ from sift_index.formats.fields import Fields
 from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.keyorder import Keys, stack_keys
 from sift_index.formats.location import Location
+from sift_index.formats.parallel import ask_all
 from sift_index.formats.problems import damaged, misused
 from sift_index.formats.store import (
     IndexPaths,
@@ -94,7 +96,7 @@ def reuse_receipt(paths: IndexPaths, unit: str) -> Receipt | None:
     It is marked as used, for `gc` removes those of deleted documents, which may come again. Raises
     IntegrityError for a damaged one or a lost pack.
     """
-    return read_receipt(paths, unit) if freshen(paths.receipt_path(unit)) else None
+    return _read_if_there(paths, unit) if freshen(paths.receipt_path(unit)) else None
 
 
 def read_receipt(paths: IndexPaths, unit: str) -> Receipt:
@@ -124,7 +126,8 @@ def read_receipts(
     """
     names = [name.removesuffix(".json") for name in file_names(paths.commits, ".json")]
     units = [unit for unit in names if unit not in without]
-    receipts = [receipt for unit in units if (receipt := _read_if_there(paths, unit)) is not None]
+    found = ask_all(partial(_read_if_there, paths), units)
+    receipts = filter(None, found)
     return [r for r in receipts if build_digest is None or r.build_digest == build_digest]
 
 

@@ -34,13 +34,17 @@ class Removal:
 
 
 def without(
-    paths: IndexPaths, previous: Manifest, rows: Rows, documents: DocumentMap, removal: Removal
+    paths: IndexPaths,
+    previous: Manifest | None,
+    rows: Rows,
+    documents: DocumentMap,
+    removal: Removal,
 ) -> tuple[Rows, DocumentMap, int]:
     """Return the rows and documents that stay, and how many of the previous tokens went."""
     left = documents.without(removal.ids)
     gone = removal.takes(rows.keys, left)
     old = gone & (rows.tokens == 0)  # rows of the previous table: its total has their tokens
-    tokens = tokens_of(paths, previous, rows.pack[old], rows.row[old])
+    tokens = tokens_of(paths, previous, rows.pack[old], rows.row[old]) if previous else 0
     return _chosen(rows, ~gone), left, tokens
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sift_index.formats.errors import FormatError, IntegrityError
-from sift_index.formats.failures import read_failure
+from sift_index.formats.failures import find_failure
 from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.keytable import KeyTable
@@ -71,7 +71,7 @@ def verify_index(paths: IndexPaths, full: bool = True, version: int | None = Non
         if receipt is not None:
             walk.receipt(receipt, paths.commits / name)
     for name in file_names(paths.failed, ".json"):
-        walk.attempt(paths.failed / name, partial(read_failure, paths, name))
+        walk.attempt(paths.failed / name, partial(find_failure, paths, name))
     return walk.report()
 
 

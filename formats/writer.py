@@ -74,7 +74,7 @@ def _draft(
     rows = merge_rows(collect_rows(paths, offers, packs, table))
     merged = documents.over(DocumentMap.of({}) if table is None else DocumentMap.of_table(table))
     tokens = previous.counts.tokens if previous else 0
-    if removal is not None and previous:
+    if removal is not None:
         rows, merged, gone = without(paths, previous, rows, merged, removal)
         tokens -= gone
     return Draft(

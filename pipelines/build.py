@@ -59,7 +59,7 @@ def run_build(config: BuildConfig, progress: BuildProgress | None = None) -> Bui
     """
     config = anchored_config(config)
     rules = document_rules(config)
-    reader = open_corpus(config.corpus, config.text_field, config.id_field)
+    reader = corpus_reader(config)
     paths = IndexPaths(config.output)
     with ray_session(config.address), signals_stop(), progress or build_progress() as shown:
         config = replace(config, device=resolve_build_device(config.device, config.model))
@@ -90,7 +90,7 @@ def _build(
             )
     current = read_held(paths, fingerprint)
     failed = failed_documents(reader, catalogue, result.failed, current)
-    record_failures(paths, reader, failed)
+    record_failures(paths, reader, failed, config.prune)
     return summarise(
         catalogue=catalogue,
         before=held,
@@ -170,6 +170,12 @@ def document_rules(config: BuildConfig) -> DocumentRules:
     longest = min(room, config.max_tokens or room)
     digest = tokenizer_digest(tokenizer)
     return DocumentRules(config.model, template, longest, config.long, digest)
+
+
+def corpus_reader(config: BuildConfig) -> CorpusReader:
+    """Return the reader of the corpus; an index inside it holds no documents of it."""
+    index = config.output if isinstance(config.output, Path) else None
+    return open_corpus(config.corpus, config.text_field, config.id_field, index)
 
 
 def anchored_config(config: BuildConfig) -> BuildConfig:

@@ -65,8 +65,8 @@ class Catalogue:
     `ids` [d] are distinct, in corpus order; document i has the pieces
     `offsets[i]:offsets[i + 1]` (int64) with `keys` uint8 [p, 16] and `tokens` uint32 [p]. `read`
     counts places of the corpus, `skipped` those left out on purpose by reason, `repeats` documents
-    that came twice under one id. `clashes` came under an earlier id with another text. `unread` of
-    `failed` may hide any document id; `kept_ids` failed under a known id.
+    that came twice under one id. `clashes` came under an earlier id with another text. The first
+    `unread` of `failed` may hide any document id; `kept_ids` failed under a known id.
     """
 
     ids: pa.LargeStringArray

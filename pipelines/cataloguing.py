@@ -32,7 +32,8 @@ class CatalogueBuilder:
         self._columns = [column.name for column in fields(self)]
         self._files = _FileNames()
         self._skipped: Counter[str] = Counter()
-        self._failed: list[FailedDocument] = []
+        self._unread: list[FailedDocument] = []
+        self._overlong: list[FailedDocument] = []
         self._kept: list[str] = []
         self.read = 0
 
@@ -42,7 +43,8 @@ class CatalogueBuilder:
             getattr(self, name).append(np.array(getattr(batch, name)))
         self.file[-1] += self._files.add(batch.files)
         self._skipped.update(batch.skipped)
-        self._failed += batch.failed
+        self._unread += batch.failed[: batch.unread]
+        self._overlong += batch.failed[batch.unread :]
         self._kept += batch.kept_ids
         self.read += batch.read
 
@@ -71,10 +73,10 @@ class CatalogueBuilder:
             places=places,
             read=self.read,
             skipped=dict(self._skipped),
-            failed=tuple(self._failed),
+            failed=(*self._unread, *self._overlong),
             clashes=tuple(clashes),
             repeats=later.repeats,
-            unread=len(self._failed) - len(self._kept),
+            unread=len(self._unread),
             kept_ids=frozenset(self._kept),
         )
 

@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow.compute as pc
 
 from sift_index.formats.store import IndexPaths, file_names
-from sift_index.pipelines.build import anchored_config, document_rules
+from sift_index.pipelines.build import anchored_config, corpus_reader, document_rules
 from sift_index.pipelines.catalogue import Catalogue
 from sift_index.pipelines.changes import CorpusChanges, corpus_changes
 from sift_index.pipelines.cluster import ray_session, resolve_build_device, worker_count
 from sift_index.pipelines.config import BuildConfig
-from sift_index.pipelines.corpus import CorpusReader, open_corpus
+from sift_index.pipelines.corpus import CorpusReader
 from sift_index.pipelines.crew import Crew
 from sift_index.pipelines.documents import DocumentRules
 from sift_index.pipelines.measurement import PACK_OVERHEAD, Sample
@@ -109,7 +109,7 @@ def estimate_build(config: BuildConfig, progress: BuildProgress | None = None) -
     started = time.monotonic()
     config = anchored_config(config)
     rules = document_rules(config)
-    reader = open_corpus(config.corpus, config.text_field, config.id_field)
+    reader = corpus_reader(config)
     with ray_session(config.address), progress or build_progress() as shown:
         config = replace(config, device=resolve_build_device(config.device, config.model))
         catalogue = scan_corpus(reader, rules, shown)

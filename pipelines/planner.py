@@ -127,6 +127,7 @@ def _narrow(tokens: NDArray[np.uint32]) -> NDArray[np.uint16] | NDArray[np.uint3
 def _bounds(starts: NDArray[np.int64], unit_tokens: int) -> NDArray[np.int64]:
     """Return where units begin, and the end: as many pieces as fit, at least one."""
     bounds, last = [0], len(starts) - 1
+    unit_tokens = min(unit_tokens, int(starts[-1]))  # of more, the sum may not fit in 64 bits
     while bounds[-1] < last:
         fits = int(starts.searchsorted(starts[bounds[-1]] + unit_tokens, "right")) - 1
         bounds.append(max(fits, bounds[-1] + 1))

@@ -19,17 +19,16 @@ ADVICE = "or run without --prune and remove documents by id with `sift-index del
 
 
 def removal_for(catalogue: Catalogue, held: Held) -> Removal | None:
-    """Return what leaves the current version with the corpus as it is; None when nothing does.
+    """Return what leaves the index with the corpus as it is; None when nothing does.
 
     Documents go whose id the corpus does not have, or only with an empty or a skipped text; texts
-    go that neither the corpus nor a remaining document has. Raises CorpusError for a corpus that
-    was not read as a whole or has no document to index.
+    go that neither the corpus nor a remaining document has, those of an interrupted build that no
+    version has yet included. Raises CorpusError for a corpus that was not read as a whole or has
+    no document to index.
     """
     require_prunable(catalogue)
-    if held.reader is None:
-        return None
     ids = absent_ids(catalogue, corpus_changes(catalogue, held))
-    keys = held.reader.keys.keys()
+    keys = held.keys
     removal = Removal(ids, keys[find_positions(catalogue.distinct_keys, keys) < 0])
     return removal if len(removal.ids) or len(removal.keys) else None
 
@@ -59,9 +58,9 @@ def require_prunable(catalogue: Catalogue) -> None:
 
 
 def pruned(removal: Removal | None, before: Held, after: Held) -> tuple[int, int]:
-    """Return how many documents and keys that were to leave are gone now."""
+    """Return how many documents and keys of a version that were to leave are gone now."""
     if removal is None or before.reader is None or after.reader is None:
         return 0, 0
     stay = pc.is_in(removal.ids, value_set=after.reader.keys.id_column())
-    gone = ~after.published(removal.keys)
+    gone = before.published(removal.keys) & ~after.published(removal.keys)
     return len(removal.ids) - int(np.asarray(stay).sum()), int(gone.sum())

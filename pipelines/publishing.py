@@ -1,7 +1,9 @@
 """Publishing a build: the next version of the index, and the records of what failed."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import PurePosixPath
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from sift_index.formats.failures import (
     record_failure,
 )
 from sift_index.formats.fingerprint import Fingerprint
-from sift_index.formats.keyorder import as_items, find_positions
+from sift_index.formats.keyorder import find_positions, sorted_keys
 from sift_index.formats.manifest import Manifest
 from sift_index.formats.receipts import Receipt, receipt_keys
 from sift_index.formats.removal import Removal
@@ -26,6 +28,8 @@ from sift_index.pipelines.corpus.files import printable
 from sift_index.pipelines.resume import Held
 from sift_index.selection.quality import Quality
 
+# What readers put behind a file to name a place in it.
+_PLACE = re.compile(r"(:| row | byte )[0-9]+\Z")
 SHARED = "it shares text with another document, which could not be indexed"
 
 
@@ -43,8 +47,7 @@ def publish_build(
     `receipts` are all committed units that no version holds yet. `quality` is what was measured on
     this model and policy; without it, what the previous version says holds on: it is one build.
     """
-    keys = receipt_keys(receipts)
-    keys = keys[np.argsort(as_items(keys))]
+    keys = sorted_keys(receipt_keys(receipts))
     wanted = catalogue.distinct_keys
     complete = catalogue.complete(held.published(wanted) | (find_positions(keys, wanted) >= 0))
     earlier = held.manifest.quality if held.manifest else None
@@ -100,29 +103,43 @@ def failed_documents(
 
 
 def record_failures(
-    paths: IndexPaths, reader: CorpusReader, failed: Sequence[FailedDocument]
+    paths: IndexPaths, reader: CorpusReader, failed: Sequence[FailedDocument], prune: bool = False
 ) -> None:
     """Write one record per failed document and forget those of documents that are fine now.
 
-    Records of documents that are not in this corpus stay: another corpus may have left them.
+    Records of documents that are not in this corpus stay, for another corpus may have left them;
+    with `prune` they go as documents do.
     """
     for failure in failed:
         record_failure(paths, failure)
     earlier = {record.source for record in read_failures(paths)}
-    for source in _present(reader, earlier - {failure.source for failure in failed}):
+    fine = earlier - {failure.source for failure in failed}
+    for source in fine if prune else _present(reader, fine):
         clear_failure(paths, source)
 
 
 def _present(reader: CorpusReader, sources: set[str]) -> Iterator[str]:
-    """Yield those of some sources that are places of the corpus, listed no further than needed."""
+    """Yield those of some sources that are in the corpus, listed no further than needed.
+
+    Of a file that is there now, all places are: it may have lost lines, or could not be listed at
+    all. The same holds for a folder. Places of a data set are named by it alone.
+    """
     left = set(sources)
+    of_name: dict[str, set[str]] = {}
+    for source in left:
+        for name in {source, _PLACE.sub("", source)}:
+            of_name.setdefault(name, set()).add(source)
     locations = reader.locations() if left else iter(())
     for file, places in groupby(locations, key=lambda location: location.file):
-        if not any(source.startswith(printable(file)) for source in left):
-            continue  # naming a place may mean counting lines
-        for source in map(reader.source, places):
-            if source in left:
-                yield source
-                left.remove(source)
+        named = _named(of_name, printable(file)) if file else map(reader.source, places)
+        found = left.intersection(named)
+        yield from found
+        left -= found
         if not left:
             return
+
+
+def _named(of_name: dict[str, set[str]], file: str) -> set[str]:
+    """Return the sources that are a file, a place in it, or a folder above it."""
+    names = (file, *map(str, PurePosixPath(file).parents))
+    return set().union(*(of_name.get(name, set()) for name in names))

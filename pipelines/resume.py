@@ -1,15 +1,17 @@
 """Resuming: what versions and receipts already hold, and the units that are left."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from sift_index.errors import BuildError
+from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.fingerprint import Fingerprint, require_same_build
-from sift_index.formats.keyorder import Keys, as_items, find_positions
+from sift_index.formats.keyorder import Keys, find_positions, sorted_keys
 from sift_index.formats.manifest import Manifest, current_version
 from sift_index.formats.meanwhile import conflict_when_replaced
+from sift_index.formats.parallel import ask_all
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import Receipt, read_receipts, receipt_keys
 from sift_index.formats.store import IndexPaths, require_size
@@ -32,6 +34,16 @@ class Held:
         """The current version's manifest, or None."""
         return None if self.reader is None else self.reader.manifest  # an empty one is falsy
 
+    @property
+    def keys(self) -> Keys:
+        """All keys it holds, in a version or in units that wait for one; rising, uint8 [n, 16]."""
+        waiting = self._committed
+        if self.reader is None:
+            found = waiting
+        else:
+            found = np.concatenate((self.reader.keys.keys(), waiting[~self.published(waiting)]))
+        return sorted_keys(found)
+
     def published(self, keys: Keys) -> Mask:
         """Say of keys uint8 [n, 16] which the current version holds, bool [n]."""
         if self.reader is None:
@@ -44,8 +56,7 @@ class Held:
 
     @cached_property
     def _committed(self) -> Keys:
-        keys = receipt_keys(self.receipts)
-        return keys[np.argsort(as_items(keys))]
+        return sorted_keys(receipt_keys(self.receipts))
 
 
 def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
@@ -58,8 +69,7 @@ def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
     if reader is not None:
         require_same_build(reader.manifest.fingerprint, fingerprint)
         with conflict_when_replaced(paths, reader.manifest):
-            for pack in reader.manifest.packs:
-                require_size(paths.pack_path(pack.name), pack.bytes)
+            ask_all(partial(_require_pack, paths), reader.manifest.packs)
     published = frozenset() if reader is None else frozenset(reader.manifest.units)
     receipts = read_receipts(paths, without=published)
     others = {receipt.build_digest for receipt in receipts} - {fingerprint.build_digest}
@@ -70,6 +80,10 @@ def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
             f"build with its own command first (`sift-index status {paths.root}` shows it)"
         )
     return Held(reader, tuple(receipts))
+
+
+def _require_pack(paths: IndexPaths, pack: PackInfo) -> None:
+    require_size(paths.pack_path(pack.name), pack.bytes)
 
 
 def units_left(catalogue: Catalogue, held: Held, unit_tokens: int, build_digest: str) -> UnitPlan:

@@ -28,7 +28,7 @@ class ScannedBatch:
     `id_text` uint8 holds their ids in UTF-8, `id_bytes` int32 [d] the length of each. `pieces`
     int32 [d] counts the pieces, whose `keys` uint8 [p, 16] and `tokens` uint32 [p] follow each
     other. Document i lies in file `files[file[i]]` at `position[i]`; `files` have no twin in a row.
-    Of `failed`, `unread` may hide any document id; `kept_ids` failed under an id that is known.
+    The first `unread` of `failed` may hide any document id, the others, `kept_ids`, are known.
     """
 
     id_text: NDArray[np.uint8]
@@ -58,7 +58,9 @@ def scanned_batch(found: Iterable[Scanned]) -> ScannedBatch:
     """Return scanned documents as arrays, in the same order."""
     items = list(found)
     documents = [item for item in items if isinstance(item, ScannedDocument)]
-    failed = [item for item in items if isinstance(item, FailedDocument)]
+    overlong = [item for item in items if isinstance(item, OverlongDocument)]
+    failed = (item for item in items if isinstance(item, FailedDocument))
+    unread = [item for item in failed if not isinstance(item, OverlongDocument)]
     skipped = Counter(item.reason for item in items if isinstance(item, SkippedDocument))
     pieces = [piece for document in documents for piece in document.pieces]
     names = [document.id.encode() for document in documents]
@@ -73,8 +75,8 @@ def scanned_batch(found: Iterable[Scanned]) -> ScannedBatch:
         position=_array((d.location.position for d in documents), np.int64, len(names)),
         files=files,
         skipped=skipped,
-        failed=tuple(FailedDocument(item.source, item.reason) for item in failed),
-        kept_ids=tuple(item.id for item in failed if isinstance(item, OverlongDocument)),
+        failed=tuple(FailedDocument(item.source, item.reason) for item in [*unread, *overlong]),
+        kept_ids=tuple(item.id for item in overlong),
     )
 
 

@@ -25,6 +25,8 @@ from sift_index.pipelines.scanned import ScannedBatch, scanned_batch
 # Places in the first task and in the largest: a small corpus is spread over all CPUs, a large one
 # costs the driver little.
 SCAN_BATCH, LARGEST_BATCH = 256, 4096
+# Tasks wait for a CPU as long as it takes; after so long without a result a person is told.
+SLOW_SECONDS = 60.0
 Batches = Iterator[list[Location]]
 
 
@@ -36,7 +38,7 @@ def scan_corpus(reader: CorpusReader, rules: DocumentRules, progress: BuildProgr
     if second is None:
         builder.add(scanned_batch(scan_batch(reader, first, rules)))
     else:
-        for found in _scan_remotely(reader, rules, _joined(first, second, batches)):
+        for found in _scan_remotely(reader, rules, _joined(first, second, batches), progress):
             builder.add(found)
     if not builder.read:
         raise CorpusError("expected documents in the corpus, found none; check the path")
@@ -49,7 +51,7 @@ def scan_corpus(reader: CorpusReader, rules: DocumentRules, progress: BuildProgr
 
 
 def _scan_remotely(
-    reader: CorpusReader, rules: DocumentRules, batches: Batches
+    reader: CorpusReader, rules: DocumentRules, batches: Batches, progress: BuildProgress
 ) -> Iterator[ScannedBatch]:
     """Yield results in order, a bounded number of tasks ahead."""
     task, shared = ray.remote(_scan_task), ray.put(cloudpickle.dumps((reader, rules)))
@@ -57,10 +59,10 @@ def _scan_remotely(
     waiting: deque[ray.ObjectRef[ScannedBatch]] = deque()
     for batch in batches:
         if len(waiting) >= window:
-            yield _result(waiting.popleft())
+            yield _result(waiting.popleft(), progress)
         waiting.append(task.remote(shared, batch))
     while waiting:
-        yield _result(waiting.popleft())
+        yield _result(waiting.popleft(), progress)
 
 
 def _scan_task(shared: bytes, locations: Sequence[Location]) -> ScannedBatch:
@@ -80,9 +82,14 @@ def _unpacked(shared: bytes) -> tuple[CorpusReader, DocumentRules]:
     return found
 
 
-def _result(reference: "ray.ObjectRef[ScannedBatch]") -> ScannedBatch:
+def _result(reference: "ray.ObjectRef[ScannedBatch]", progress: BuildProgress) -> ScannedBatch:
     """Return what a task found; its errors come out as what they are."""
     try:
+        if not ray.wait([reference], timeout=SLOW_SECONDS)[0]:
+            progress.note(
+                f"still reading the corpus: nothing new came for {SLOW_SECONDS:.0f} s; does the "
+                "cluster have a CPU that is free (`ray status`)?"
+            )
         found: ScannedBatch = ray.get(reference)
     except RayTaskError as error:
         raise error.cause from None

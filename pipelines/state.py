@@ -31,6 +31,7 @@ from sift_index.formats.buildstate import (
 from sift_index.formats.manifest import utc_now
 from sift_index.formats.store import IndexPaths, remove_all
 from sift_index.pipelines.config import BuildConfig
+from sift_index.pipelines.corpus.files import printable
 from sift_index.pipelines.events import BuildEvent
 from sift_index.pipelines.metrics import DriverMetrics, driver_metrics
 from sift_index.pipelines.progress import BuildProgress
@@ -50,9 +51,9 @@ def about(config: BuildConfig) -> BuildState:
         build=secrets.token_hex(8),
         host=socket.gethostname(),
         pid=os.getpid(),
-        command=shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
-        corpus=str(config.corpus),
-        model=config.model,
+        command=printable(shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])),
+        corpus=printable(str(config.corpus)),
+        model=printable(config.model),
         policy=config.policy.rule,
         software=f"sift-index {__version__}",
         started=now,
@@ -113,7 +114,7 @@ class StateWriter:
             self._metrics.event(message.kind)
         self._state = replace(
             self._state,
-            message=str(message)[:MESSAGE_CHARACTERS],
+            message=printable(str(message)[:MESSAGE_CHARACTERS]),
             retries=self._events["retry"],
             worker_deaths=self._events["worker_lost"],
         )
@@ -150,7 +151,7 @@ class StateWriter:
         now, done = time.monotonic(), self._state.tokens_done
         samples.append((now, done))
         since, before = samples[0]
-        return round((done - before) / max(now - since, 1e-9))
+        return round(max(0, done - before) / max(now - since, 1e-9))  # less: `start` came between
 
     def _withdraw(self) -> None:
         """Remove what was written before the output took this build, and the folders it made."""
@@ -168,15 +169,16 @@ class StateWriter:
         except Exception as problem:  # whatever it is, the build is worth more
             if not self._complained:
                 self._complained = True
-                self._progress.note(
-                    f"`sift-index status` may not show this build, which goes on: {problem}"
-                )
+                with suppress(Exception):  # a log that nobody reads any more
+                    self._progress.note(
+                        f"`sift-index status` may not show this build, which goes on: {problem}"
+                    )
 
 
 def _ending(kind: type[BaseException] | None, value: BaseException | None) -> tuple[str, str]:
     if kind is None:
         return FINISHED, ""
     if issubclass(kind, KeyboardInterrupt):
-        return INTERRUPTED, str(value) or "interrupted"
+        return INTERRUPTED, printable(str(value)) or "interrupted"
     reason = f"{kind.__name__}: {value}" if str(value) else kind.__name__
-    return FAILED, reason[:MESSAGE_CHARACTERS]
+    return FAILED, printable(reason[:MESSAGE_CHARACTERS])

@@ -3,23 +3,20 @@
 Only reads; needs neither Ray nor a model, and works from any machine that sees the index.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from sift_index.errors import FormatError, IndexNotFoundError
 from sift_index.formats.buildstate import RUNNING, BuildState, read_states
-from sift_index.formats.failures import FailedDocument, failure_path, read_failure
+from sift_index.formats.failures import FailedDocument, failure_path, find_failure
 from sift_index.formats.manifest import Manifest, current_version, read_manifest
+from sift_index.formats.parallel import ask_all
 from sift_index.formats.receipts import Receipt, read_receipt
 from sift_index.formats.store import IndexPaths, file_names
 from sift_index.pipelines.timing import BuildTiming, build_timing
 
-# An object store answers in tens of milliseconds, and takes many questions at once.
-READERS = 16
 NONE = "none"
-_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -76,11 +73,11 @@ def index_status(paths: IndexPaths, receipts: int, failed: int | None = None) ->
             f"expected an index or a build in {paths.root}, found {paths.absence()}; give the "
             "place that sift-index build writes to"
         )
-    read = _read(lambda unit: _receipt(paths, unit), _spread(units, receipts))
+    read = ask_all(lambda unit: _receipt(paths, unit), _spread(units, receipts))
     found = [receipt for receipt in read if receipt is not None]
     published = set(manifest.units if manifest else ())
     names = file_names(paths.failed, ".json")
-    records = _read(lambda name: _failure(paths, name), names[:failed])
+    records = ask_all(lambda name: find_failure(paths, name), names[:failed])
     early = _not_recorded_yet(paths, found, published, set(names))
     return IndexStatus(
         index=str(paths.root),
@@ -129,22 +126,8 @@ def _spread(units: Sequence[str], count: int) -> list[str]:
     return [units[place * len(units) // count] for place in range(count)]
 
 
-def _read(read: Callable[[str], _Found], names: Sequence[str]) -> list[_Found]:
-    with ThreadPoolExecutor(READERS) as threads:
-        return [*threads.map(read, names)]
-
-
 def _receipt(paths: IndexPaths, unit: str) -> Receipt | None:
     try:
         return read_receipt(paths, unit)
     except FormatError:
         return None
-
-
-def _failure(paths: IndexPaths, name: str) -> FailedDocument | None:
-    try:
-        return read_failure(paths, name)
-    except FormatError:
-        if name in file_names(paths.failed, ".json"):
-            raise
-        return None  # the document is fine now

@@ -76,4 +76,9 @@ def kept(paths: IndexPaths) -> str:
             f"{left} committed units wait in {paths.root}, nothing of them is lost: run the same "
             "command to resume"
         )
+    if published:
+        return (
+            f"no committed unit waits for a version, {paths.root} holds version {version}: run the "
+            "same command to resume"
+        )
     return "no unit was committed yet: run the same command to start again"

@@ -55,10 +55,14 @@ class FileReader:
 
 @dataclass(frozen=True)
 class FolderReader:
-    """The documents of every readable file below a folder; `formats` is keyed by suffix."""
+    """The documents of every readable file below a folder; `formats` is keyed by suffix.
+
+    `without` is a folder below it that holds none, relative to it.
+    """
 
     root: Path
     formats: Mapping[str, FileFormat]
+    without: str | None = None
 
     def locations(self) -> Iterator[Location]:
         """Stream the locations file by file; what cannot be listed has position `NOT_LISTED`."""
@@ -85,14 +89,14 @@ class FolderReader:
     def ignored(self) -> IgnoredFiles:
         """Walk the folder and count what is not read: other suffixes and links out of it."""
         count, example = 0, ""
-        for entry in walk(self.root):
+        for entry in walk(self.root, self.without):
             if not self._is_readable(entry):
                 count, example = count + 1, example or printable(entry.file)
         return IgnoredFiles(count, example)
 
     def readable(self) -> Iterator[Entry]:
         """Stream the entries that are read, and folders that should have been."""
-        return (entry for entry in walk(self.root) if self._is_readable(entry))
+        return (entry for entry in walk(self.root, self.without) if self._is_readable(entry))
 
     def _is_readable(self, entry: Entry) -> bool:
         known = entry.kind is Kind.FILE and _suffix(entry.file) in self.formats

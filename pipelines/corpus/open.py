@@ -21,10 +21,14 @@ _SAVED_MARKS = {"state.json": b'"_data_files"', "dataset_dict.json": b'"splits"'
 
 
 def open_corpus(
-    path: str | os.PathLike[str], text_field: str = "text", id_field: str | None = None
+    path: str | os.PathLike[str],
+    text_field: str = "text",
+    id_field: str | None = None,
+    without: str | os.PathLike[str] | None = None,
 ) -> CorpusReader:
     """Open a folder of files, one file, or a data set saved on disk.
 
+    `without` is a folder that holds no documents, such as an index that lies inside the corpus.
     Raises CorpusError when the path does not exist, holds nothing that is read, is damaged as a
     whole, or lacks the columns asked for.
     """
@@ -33,7 +37,9 @@ def open_corpus(
             f"expected a corpus at {printable(os.fspath(path))!r}, found no such file or folder; "
             "give the path of local data (nothing is downloaded)"
         )
-    reader = _reader(Path(os.path.abspath(path)), Fields(text_field, id_field))
+    root = Path(os.path.abspath(path))
+    inside = None if without is None else _below(root, without)
+    reader = _reader(root, Fields(text_field, id_field), inside)
     next(reader.locations(), None)  # raises what can be known before a build
     return reader
 
@@ -45,10 +51,16 @@ def file_formats(fields: Fields) -> dict[str, FileFormat]:
     return formats | dict.fromkeys(PARQUET_SUFFIXES, ParquetFormat(fields))
 
 
-def _reader(path: Path, fields: Fields) -> CorpusReader:
+def _below(root: Path, folder: str | os.PathLike[str]) -> str | None:
+    """Return a folder relative to the root, posix; None for one that does not lie below it."""
+    inside = Path(os.path.relpath(os.path.realpath(folder), os.path.realpath(root)))
+    return None if inside.parts[:1] in ((), ("..",)) else inside.as_posix()
+
+
+def _reader(path: Path, fields: Fields, without: str | None) -> CorpusReader:
     formats = file_formats(fields)
     if path.is_dir():
-        return DatasetReader(path, fields) if _is_saved(path) else _folder(path, formats)
+        return DatasetReader(path, fields) if _is_saved(path) else _folder(path, formats, without)
     suffix = path.suffix.lower()
     if path.is_file() and suffix in formats:
         return FileReader(path.parent, path.name, formats[suffix])
@@ -61,8 +73,8 @@ def _reader(path: Path, fields: Fields) -> CorpusReader:
     )
 
 
-def _folder(path: Path, formats: dict[str, FileFormat]) -> FolderReader:
-    reader = FolderReader(path, formats)
+def _folder(path: Path, formats: dict[str, FileFormat], without: str | None) -> FolderReader:
+    reader = FolderReader(path, formats, without)
     first = next(reader.readable(), None)
     if first is None:
         raise _nothing_readable(reader)

@@ -28,13 +28,16 @@ class Entry:
     kind: Kind
 
 
-def walk(root: Path) -> Iterator[Entry]:
-    """Stream everything below `root` but hidden names, a folder's files before its folders."""
+def walk(root: Path, without: str | None = None) -> Iterator[Entry]:
+    """Stream everything below `root` but hidden names, a folder's files before its folders.
+
+    The folder `without`, relative to the root, is left out as if it were not there.
+    """
     top = os.path.realpath(root)
     pending = [""]
     while pending:
         folder = pending.pop()
-        found = _listed(root, folder, top)
+        found = [entry for entry in _listed(root, folder, top) if entry.file != without]
         yield from (entry for entry in found if entry.kind is not Kind.FOLDER)
         pending += [entry.file for entry in reversed(found) if entry.kind is Kind.FOLDER]
 

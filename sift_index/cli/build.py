@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 
 from sift_index.cli.frame import FAILED, PARTIAL, emit, framed
 from sift_index.cli.location import index_location
@@ -115,7 +116,7 @@ def build(
     with redirect_stdout(sys.stderr):  # Ray prints there when a worker or a node is lost
         summary = run_build(config)
     values = {"index": str(config.output), **summary.to_json()}
-    emit(values, lambda console: console.print("\n".join(summary.lines())), output)
+    emit(values, lambda console: _print(console, summary.lines()), output)
     return _outcome(summary)
 
 
@@ -124,8 +125,13 @@ def _estimate(config: "BuildConfig", output: str) -> int:
 
     with redirect_stdout(sys.stderr):
         found = estimate_build(config)
-    emit(found.to_json(), lambda console: console.print("\n".join(found.lines())), output)
+    emit(found.to_json(), lambda console: _print(console, found.lines()), output)
     return 0
+
+
+def _print(console: Console, lines: list[str]) -> None:
+    for line in lines:  # as they are: a file's name may look like markup
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _outcome(summary: "BuildSummary") -> int:

@@ -102,6 +102,17 @@ def test_a_failed_document_gives_exit_code_3(built, tiny_model_dir, tmp_path):
     assert [failure["source"] for failure in shown["failed"]] == ["bad.txt"]
 
 
+def test_names_in_the_summary_are_printed_as_they_are(built, tiny_model_dir, tmp_path):
+    corpus, index = built
+    shutil.copytree(corpus, tmp_path / "corpus")
+    (tmp_path / "corpus" / "[").mkdir()
+    (tmp_path / "corpus" / "[" / "bold]x.jpg").write_bytes(b"\xff")
+    result = call("build", tmp_path / "corpus", "--model", tiny_model_dir, "--index", index)
+    assert result.exit_code == 0, result.output
+    assert "1 files, such as [/bold]x.jpg" in result.stdout
+    assert all(line[:12].strip() for line in result.stdout.splitlines())  # none is wrapped
+
+
 def test_another_policy_on_append_is_a_mismatch(built, tiny_model_dir):
     corpus, index = built
     result = call("build", corpus, "--model", tiny_model_dir, "--index", index, "--policy", "paper")

@@ -10,7 +10,8 @@ from sift_index.formats.failures import (
     read_failures,
     record_failure,
 )
-from sift_index.formats.store import IndexPaths
+from sift_index.formats.location import Location
+from sift_index.formats.store import IndexPaths, read_file
 
 ODD = ["file:///a/b#3", "../../etc/passwd", "", "é\0\n", "x" * 10_000]
 
@@ -34,8 +35,22 @@ def test_the_newest_reason_counts(paths: IndexPaths) -> None:
 def test_a_changed_record_is_found(paths: IndexPaths) -> None:
     path = record_failure(paths, FailedDocument("a", "one"))
     path.write_bytes(path.read_bytes().replace(b"one", b"two"))
-    with pytest.raises(IntegrityError, match=path.name):
+    with pytest.raises(IntegrityError, match=rf"{path.name}.*remove this file"):
         read_failures(paths)
+
+
+def test_a_record_that_another_build_forgets_meanwhile_is_left_out(
+    paths: IndexPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for source in ("a", "b"):
+        record_failure(paths, FailedDocument(source, "one"))
+
+    def too_late(path: Location) -> bytes:
+        clear_failure(paths, "a")
+        return read_file(path)
+
+    monkeypatch.setattr("sift_index.formats.failures.read_file", too_late)
+    assert read_failures(paths) == [FailedDocument("b", "one")]
 
 
 def test_a_record_under_another_name_is_found(paths: IndexPaths) -> None:

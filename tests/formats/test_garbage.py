@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +20,19 @@ from sift_index.formats.errors import (
 from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.garbage import collect_garbage
 from sift_index.formats.history import history
+from sift_index.formats.location import Location
 from sift_index.formats.manifest import read_manifest, versions
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.packs import write_pack
 from sift_index.formats.reader import IndexReader
-from sift_index.formats.receipts import Receipt, commit, reuse_receipt
-from sift_index.formats.store import TEMP_PREFIX, IndexPaths, write_if_absent
+from sift_index.formats.receipts import Receipt, commit, read_receipts, reuse_receipt
+from sift_index.formats.store import (
+    TEMP_PREFIX,
+    IndexPaths,
+    freshen,
+    remove_all,
+    write_if_absent,
+)
 from sift_index.formats.verify import verify_index
 from sift_index.formats.writer import publish
 from tests.formats.files import rewrite
@@ -165,6 +172,35 @@ def test_a_receipt_that_a_running_build_uses_again_stays(
     index = IndexReader.open(paths.root)
     assert [index.lookup(row.key) for row in rows] == [*rows]
     assert verify_index(paths).ok
+
+
+def test_a_receipt_that_is_used_again_while_gc_sorts_keeps_its_pack(
+    compacted: SmallIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = compacted.paths
+    for name in names(paths):
+        age(paths.root / name, 1)
+
+    def late(found: Sequence[Location]) -> None:
+        reuse_receipt(paths, "unit-a")
+        monkeypatch.undo()
+        remove_all(found)
+
+    monkeypatch.setattr("sift_index.formats.garbage.remove_all", late)
+    collect_garbage(paths, 1)
+    assert {receipt.unit for receipt in read_receipts(paths)} == {"unit-a"}
+
+
+def test_a_receipt_that_goes_while_it_is_used_again_is_none(
+    compacted: SmallIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_late(path: Location) -> bool:
+        found = freshen(path)
+        remove_all([path])
+        return found
+
+    monkeypatch.setattr("sift_index.formats.receipts.freshen", too_late)
+    assert reuse_receipt(compacted.paths, "unit-a") is None
 
 
 def test_a_unit_whose_receipt_went_is_committed_anew(

@@ -76,13 +76,15 @@ def test_packs_and_units_stay_named(without, small_index) -> None:
     assert manifest.units == small_index.versions[1].units
 
 
-def test_the_first_version_has_nothing_to_leave(small_index, fingerprint, tmp_path) -> None:
+def test_the_first_version_leaves_out_what_no_document_has(small_index, fingerprint) -> None:
     for version in small_index.versions:
         small_index.paths.manifest_path(version.version).unlink()
-    gone = removal(["a"], [row.key for row in small_index.rows])
+    gone = removal([], [row.key for row in small_index.rows])
     documents = {"a": [small_index.rows[0].key]}
     again = publish(small_index.paths, fingerprint, small_index.receipts, documents, removal=gone)
-    assert (again.counts.documents, again.counts.keys) == (1, 3)
+    counts = again.counts
+    assert (counts.documents, counts.keys, counts.tokens) == (1, 1, 300)
+    assert again.units == ("unit-a", "unit-b")
 
 
 def test_receipts_are_read_without_those_that_a_version_has(small_index) -> None:

@@ -9,6 +9,7 @@ import pytest
 from sift_index.errors import CorpusError
 from sift_index.formats.compaction import compact
 from sift_index.formats.deletion import delete_documents
+from sift_index.formats.failures import read_failures
 from sift_index.formats.garbage import collect_garbage
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import read_receipts
@@ -16,7 +17,9 @@ from sift_index.formats.store import IndexPaths
 from sift_index.formats.writer import publish
 from sift_index.pipelines.scanning import scan_corpus
 from sift_index.pipelines.summary import BuildSummary
+from sift_index.pipelines.worker import BuildWorker
 from tests.pipelines.builds import identities, text, write_corpus
+from tests.pipelines.test_kill import receipts_in
 
 
 @pytest.fixture
@@ -211,6 +214,47 @@ def test_a_corpus_that_was_not_seen_whole_prunes_nothing(inline, corpus, index, 
         if hidden.exists():
             hidden.chmod(0o700)
     assert identities(index) == before and "02.txt" in names(index)
+
+
+def test_prune_leaves_out_what_an_interrupted_build_had_committed(
+    inline, corpus, index, monkeypatch
+) -> None:
+    run = BuildWorker.run_unit
+
+    def one_unit(self, unit):
+        if receipts_in(index):
+            raise KeyboardInterrupt
+        return run(self, unit)
+
+    monkeypatch.setattr(BuildWorker, "run_unit", one_unit)
+    with pytest.raises(KeyboardInterrupt):
+        inline(corpus, index)
+    monkeypatch.setattr(BuildWorker, "run_unit", run)
+    (receipt,) = read_receipts(IndexPaths(index))
+    os.unlink(corpus / "00.txt")  # the shortest, so it is in the first unit
+    found = inline(corpus, index, prune=True)
+    assert (found.version, found.indexed, found.pruned_documents, found.pruned_keys) == (1, 7, 0, 0)
+    reader = IndexReader.open(index)
+    gone = [key for key in receipt.keys if bytes.fromhex(key) not in reader]
+    assert (len(reader), len(gone), reader.verify().ok) == (7, 1, True)
+    assert reader.manifest.counts.tokens == sum(reader.token_counts(range(7)))
+    assert not inline(corpus, index, prune=True).published
+
+
+def test_the_example_of_what_cannot_be_read_is_one(inline, corpus, index) -> None:
+    write_corpus(corpus, {"00.txt": text(400, 99), "bad.txt": b"caf\xe9"})
+    with pytest.raises(CorpusError, match=r"found 1 places that cannot, such as bad\.txt"):
+        inline(corpus, index, max_tokens=300, long="error", prune=True)
+
+
+def test_records_of_failed_documents_leave_with_the_corpus_if_pruned(inline, corpus, index) -> None:
+    write_corpus(corpus, {"bad.txt": b"caf\xe9"})
+    inline(corpus, index)
+    os.unlink(corpus / "bad.txt")
+    inline(corpus, index)
+    assert [record.source for record in read_failures(IndexPaths(index))] == ["bad.txt"]
+    inline(corpus, index, prune=True)
+    assert read_failures(IndexPaths(index)) == []
 
 
 def test_a_corpus_without_a_document_prunes_nothing(inline, corpus, index, tmp_path) -> None:

@@ -60,6 +60,10 @@ def test_a_piece_over_the_budget_is_a_unit_of_its_own() -> None:
     assert [[item.tokens for item in unit.pieces] for unit in units] == [[5], [500], [501]]
 
 
+def test_a_budget_may_be_any_number() -> None:
+    assert len(plan([piece(number, 10) for number in range(5)], 10**30)) == 1
+
+
 def test_a_unit_is_named_by_its_keys_and_the_build_alone() -> None:
     pieces = [piece(number, 10) for number in range(5)]
     moved = [piece(number, 99, "elsewhere.jsonl", 3) for number in range(5)]

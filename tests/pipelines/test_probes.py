@@ -104,6 +104,13 @@ def test_run_again_it_computes_and_writes_nothing(inline, corpus, index) -> None
     assert identities(index) == before
 
 
+def test_an_index_inside_its_corpus_is_no_part_of_it(inline, corpus) -> None:
+    first = inline(corpus, corpus / "all.sift", policy=SAMPLED)
+    again = inline(corpus, corpus / "all.sift", policy=SAMPLED)
+    assert (first.documents, again.documents, again.ignored_files) == (12, 12, 0)
+    assert not again.published
+
+
 def change(corpus: Path) -> None:
     """Take the sampled documents away and bring others."""
     for path in corpus.iterdir():

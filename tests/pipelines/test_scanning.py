@@ -62,6 +62,18 @@ def test_tasks_find_what_one_process_finds(
     assert noted in log.getvalue()
 
 
+def test_a_cluster_that_takes_long_to_read_is_said(
+    local_ray, rules, progress, tmp_path, monkeypatch, log
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus", {f"{i}.txt": text(40, i) for i in range(9)})
+    monkeypatch.setattr(scanning, "SCAN_BATCH", 2)
+    assert scan_corpus(open_corpus(corpus), rules, progress).read == 9
+    assert "ray status" not in log.getvalue()
+    monkeypatch.setattr(scanning, "SLOW_SECONDS", 0.0)  # no task is that fast
+    assert scan_corpus(open_corpus(corpus), rules, progress).read == 9
+    assert "CPU that is free (`ray status`)" in log.getvalue()
+
+
 def test_a_corpus_without_a_document_is_an_error(rules, progress, tmp_path) -> None:
     corpus = write_corpus(tmp_path / "corpus", {"x.jsonl": "\n\n"})
     with pytest.raises(CorpusError, match="found none"):

@@ -204,6 +204,35 @@ def test_what_cannot_be_written_is_said_once(paths, monkeypatch, problem) -> Non
     assert str(problem) in note and "goes on" in note
 
 
+def test_a_heart_beats_on_when_nobody_reads_the_log(paths, monkeypatch) -> None:
+    answers = iter([OSError("gone")])
+
+    def unsteady(paths: IndexPaths, state: BuildState) -> None:
+        for problem in answers:
+            raise problem
+        write_state(paths, state)
+
+    class Closed(Recorder):
+        def note(self, message: str) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(module, "write_state", unsteady)
+    with a_writer(paths, Closed()):
+        wait_for(lambda: read_states(paths))
+
+
+def test_names_that_are_no_unicode_are_written_escaped(paths, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/bin/sift-index", "build", "caf\udce9"])
+    config = tiny_config(Path("caf\udce9"), paths.root, Path("model\udce9"))
+    with pytest.raises(BuildError), StateWriter(paths, about(config), Recorder(), BEAT) as writer:
+        writer.accept()
+        writer.note("loading model\udce9")
+        raise BuildError("caf\udce9 is gone")
+    found = only(paths)
+    assert (found.corpus, found.reason) == ("caf\\udce9", "BuildError: caf\\udce9 is gone")
+    assert found.message == "loading model\\udce9" and found.command.endswith("'caf\\udce9'")
+
+
 def test_a_store_that_comes_back_is_written_again(paths, monkeypatch) -> None:
     answers = iter([OSError("gone")])
 

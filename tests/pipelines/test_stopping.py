@@ -13,7 +13,7 @@ from ray.exceptions import RaySystemError
 from sift_index.errors import BuildError, BuildInterrupted
 from sift_index.formats.receipts import read_receipts
 from sift_index.formats.store import IndexPaths
-from sift_index.pipelines.stopping import signals_stop, stops_explained
+from sift_index.pipelines.stopping import kept, signals_stop, stops_explained
 from sift_index.pipelines.worker import BuildWorker
 from tests.pipelines.builds import descendants
 from tests.pipelines.test_kill import ROOT, is_running, kill_all, receipts_in, wait_until
@@ -50,6 +50,10 @@ def test_before_a_unit_is_committed_there_is_nothing_to_resume(tmp_path) -> None
     ):
         raise KeyboardInterrupt
     assert not (tmp_path / "index").exists()
+
+
+def test_after_publishing_the_version_is_named(undisturbed) -> None:
+    assert "holds version 1: run the same command" in kept(IndexPaths(undisturbed))
 
 
 def test_the_end_of_ray_is_a_build_error_that_says_how_to_resume(tmp_path) -> None:

@@ -4,9 +4,11 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from sift_index.formats.failures import read_failures
+from sift_index.formats.failures import FailedDocument, read_failures, record_failure
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.store import IndexPaths
 from sift_index.pipelines.scanning import scan_corpus
@@ -153,6 +155,25 @@ def test_records_of_another_corpus_stay(inline, corpus, index, tmp_path) -> None
     inline(other, index, max_tokens=LONGEST)
     sources = {record.source for record in read_failures(IndexPaths(index))}
     assert {"latin.txt", "lines.jsonl:6", "y.txt"} <= sources
+
+
+def test_records_of_what_could_not_be_opened_go_once_it_can(inline, corpus, index, between) -> None:
+    lines = "".join(json.dumps({"text": text(60 + n, n)}) + "\n" for n in range(3))
+    write_corpus(corpus, {"table.parquet": b"damaged", "sub/x.jsonl": lines})
+    between((corpus / "sub/x.jsonl").unlink)
+    inline(corpus, index, max_tokens=LONGEST)
+    (corpus / "table.parquet").unlink()
+    pq.write_table(pa.table({"text": [text(60, 9)]}), corpus / "table.parquet")
+    write_corpus(corpus, {"sub/x.jsonl": lines.partition("\n")[0]})
+    paths = IndexPaths(index)
+    for source in ("sub", "sub/x.jsonl:3", "other.jsonl:3"):  # a folder that was closed, and lines
+        record_failure(paths, FailedDocument(source, "of an earlier build"))
+    earlier = {record.source for record in read_failures(paths)}
+    assert {"table.parquet", "sub/x.jsonl byte 0"} < earlier
+    between(lambda: None)
+    found = inline(corpus, index, max_tokens=LONGEST)
+    left = {record.source for record in read_failures(paths)}
+    assert left == {*failures(found), "other.jsonl:3"}
 
 
 @pytest.fixture

@@ -52,6 +52,18 @@ def test_mixed_folder_is_read_in_order(mixed: Path) -> None:
     assert list(reader.locations()) == list(open_corpus(str(mixed)).locations())
 
 
+def test_a_folder_may_be_left_out(mixed: Path, write: Write) -> None:
+    every = [*open_corpus(mixed).locations()]
+    write("mixed/notes/x.sift/probes/probe-1.txt", "no")
+    inside = mixed / "notes/x.sift"
+    assert [*open_corpus(mixed, without=inside).locations()] == every
+    assert ignored_files(open_corpus(mixed, without=inside)).count == 2
+    (mixed.parent / "link").symlink_to(mixed)
+    assert [*open_corpus(mixed.parent / "link", without=inside).locations()] == every
+    for elsewhere in (mixed, mixed.parent, mixed.parent / "mixed.sift", mixed / "notes/x"):
+        assert len([*open_corpus(mixed, without=elsewhere).locations()]) == len(every) + 1
+
+
 def test_sources_name_file_line_and_row(mixed: Path) -> None:
     reader = open_corpus(mixed)
     assert [reader.source(location) for location in reader.locations()][2:] == [
