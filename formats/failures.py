@@ -28,6 +28,11 @@ class FailedDocument:
     source: str
     reason: str
 
+    def line(self) -> str:
+        """Return source and reason for people; many reasons name the source themselves."""
+        named = self.reason.startswith(self.source)
+        return self.reason if named else f"{self.source}: {self.reason}"
+
     def to_json(self) -> dict[str, str]:
         """Return the fields as JSON values."""
         return {"source": self.source, "reason": self.reason}

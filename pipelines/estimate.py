@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from sift_index.formats.failures import FailedDocument
 from sift_index.formats.store import IndexPaths, file_names
 from sift_index.pipelines.build import anchored_config, corpus_reader, document_rules
 from sift_index.pipelines.catalogue import Catalogue
@@ -32,6 +33,7 @@ from sift_index.pipelines.plansize import (
 from sift_index.pipelines.probes import with_probes
 from sift_index.pipelines.progress import BuildProgress, build_progress
 from sift_index.pipelines.pruning import absent_ids, require_prunable
+from sift_index.pipelines.publishing import scan_failures
 from sift_index.pipelines.resume import read_held, units_left
 from sift_index.pipelines.scanning import scan_corpus
 from sift_index.selection.policy import BUILTIN, CORPUS, ProbePolicy
@@ -39,6 +41,8 @@ from sift_index.selection.policy import BUILTIN, CORPUS, ProbePolicy
 SAMPLES = 6
 # Tokens of a sample; a GPU needs whole batches to show its speed.
 CPU_SAMPLE_TOKENS = 768
+# Documents that cannot be indexed, of which the estimate names so many; JSON has all.
+SHOWN = 5
 # Bytes of a key in the table of a version, and about what a document's id takes beside its text.
 KEY_BYTES, ID_BYTES = 32, 24
 
@@ -48,18 +52,23 @@ class BuildEstimate:
     """What a build of a corpus would take.
 
     `documents` were found: of those that can be indexed, `new` have an id that the index does not
-    have, `changed` another text and `unchanged` the same; `removed` are documents of the index that
-    the corpus does not have, which leave it if `prune` says so. `keys` and `tokens` are what no
-    version holds yet. `packs` are those of the next version, one a unit; `advised_unit_tokens` is a
-    budget that keeps this plan's few enough to open fast. `tokens_per_second` was measured on
-    `measured_tokens`, all workers at once; `device_hours` are those of all workers, `seconds` the
-    whole run on this machine, reading the corpus and loading the model included.
+    have, `changed` another text and `unchanged` the same; `empty` and `too_long` ones are left out,
+    and so is what cannot be indexed, in `failed` with its reason. `removed` are documents of the
+    index that the corpus does not have, which leave it if `prune` says so. `keys` and `tokens` are
+    what no version holds yet. `packs` are those of the next version, one a unit;
+    `advised_unit_tokens` is a budget that keeps this plan's few enough to open fast.
+    `tokens_per_second` was measured on `measured_tokens`, all workers at once; `device_hours` are
+    those of all workers, `seconds` the whole run on this machine, reading the corpus and loading
+    the model included.
     """
 
     documents: int
     new: int
     changed: int
     unchanged: int
+    empty: int
+    too_long: int
+    failed: tuple[FailedDocument, ...]
     removed: int
     prune: bool
     keys: int
@@ -87,9 +96,15 @@ class BuildEstimate:
             f"warning     {self.packs:,} packs, one a unit, make an index that is slow to open "
             f"and to publish (above {MANY_UNITS:,}); use --unit-tokens {self.advised_unit_tokens}"
         ]
+        left_out = [
+            f"left out    {self.empty:,} empty, {self.too_long:,} too long, "
+            f"{len(self.failed):,} that cannot be indexed",
+            *(f"            {failure.line()}" for failure in self.failed[:SHOWN]),
+        ]
         return [
             f"documents   {self.documents:,} found: {self.new:,} new, {self.changed:,} changed, "
             f"{self.unchanged:,} unchanged; {self.keys:,} keys to compute",
+            *(left_out if self.empty or self.too_long or self.failed else []),
             f"index       {self.removed:,} documents that the corpus does not have {leave}",
             f"work        {self.tokens:,} tokens in {self.units:,} units",
             f"rate        {self.tokens_per_second:,.0f} tokens/s on {self.workers} workers, "
@@ -130,6 +145,7 @@ def estimate_build(config: BuildConfig, progress: BuildProgress | None = None) -
             measured = crew.measure(samples)
             return _estimate(
                 config,
+                reader,
                 catalogue,
                 changes,
                 units,
@@ -162,6 +178,7 @@ def take_samples(plan: UnitPlan, tokens: int, count: int = SAMPLES) -> list[Piec
 
 def _estimate(
     config: BuildConfig,
+    reader: CorpusReader,
     catalogue: Catalogue,
     changes: CorpusChanges,
     units: UnitPlan,
@@ -180,6 +197,9 @@ def _estimate(
         new=changes.new,
         changed=changes.changed,
         unchanged=changes.unchanged,
+        empty=catalogue.skipped.get("empty", 0),
+        too_long=catalogue.skipped.get("too_long", 0),
+        failed=tuple(scan_failures(reader, catalogue)),
         removed=len(absent_ids(catalogue, changes)),
         prune=config.prune,
         keys=keys,

@@ -45,7 +45,7 @@ def scan_corpus(reader: CorpusReader, rules: DocumentRules, progress: BuildProgr
     catalogue = builder.finish()
     progress.note(
         f"{catalogue.read} documents read, {len(catalogue.distinct)} distinct texts to index, "
-        f"{len(catalogue.failed) + len(catalogue.clashes)} documents cannot be"
+        f"{len(catalogue.failed) + len(catalogue.clashes)} documents cannot be indexed"
     )
     return catalogue
 

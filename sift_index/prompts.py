@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sift_index.errors import UsageError
 from sift_index.models.presets import PromptTemplate
 
 
@@ -65,7 +66,14 @@ class PromptWriter:
         return self._encode(self.template.query.replace("{question}", question))
 
     def prompt(self, documents: Iterable[str], question: str) -> list[Segment]:
-        """Return the segments of a whole prompt: prefix, documents, query."""
+        """Return the segments of a whole prompt: prefix, documents, query.
+
+        Raises UsageError for one text in the place of several.
+        """
+        if isinstance(documents, str):
+            raise UsageError(
+                "expected a list of document texts, found one text; put it into a list: [text]"
+            )
         spans = [Segment(self.document(text)) for text in documents]
         return [
             Segment(self.prefix(), glue=True),

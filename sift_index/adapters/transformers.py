@@ -27,6 +27,7 @@ from sift_index.adapters.hf_calls import cache_argument, trim_cache
 from sift_index.adapters.prompt_rows import PlannedPrompt
 from sift_index.adapters.sparse_handler import SparseHandler
 from sift_index.errors import PlanError
+from sift_index.models.support import check_supported
 from sift_index.runtime.crossover import Crossover, counters, find_crossover
 from sift_index.runtime.plan import PromptPlan
 
@@ -51,9 +52,11 @@ def sift_attention(
     where another library has replaced the model's attention.
     """
     several = _several(plans)
+    check_supported(model.config)
+    # In front of its weights: those of a layer that was replaced are others, and say less.
+    check_unpatched(model, NAME)
     for plan in several:
         check_plan(model, plan)
-    check_unpatched(model, NAME)
     handler = SparseHandler(_planned(several, model, crossover))
     # The inner model is what everybody calls in the end: `model(...)`, `generate`, and those who
     # want hidden states.

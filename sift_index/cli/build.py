@@ -137,9 +137,7 @@ def _print(console: Console, lines: list[str]) -> None:
 def _outcome(summary: "BuildSummary") -> int:
     """Say what failed and return the exit code."""
     for failure in summary.failed:
-        named = failure.reason.startswith(failure.source)
-        reason = failure.reason if named else f"{failure.source}: {failure.reason}"
-        click.echo(f"failed: {reason}", err=True)
+        click.echo(f"failed: {failure.line()}", err=True)
     if summary.version is None:
         click.echo("error: no document could be indexed, so there is no index", err=True)
         return FAILED

@@ -120,7 +120,7 @@ def timing_lines(found: "IndexStatus") -> list[str]:
 
 def failure_lines(found: "IndexStatus") -> list[str]:
     """Return the failed documents that were read, and how many more there are."""
-    lines = [f"failed      {record.source}: {record.reason}" for record in found.failed]
+    lines = [f"failed      {record.line()}" for record in found.failed]
     if more := found.failed_documents - len(found.failed):
         lines.append(f"failed      … and {more:,} more (--failed N, --output json)")
     return lines

@@ -168,3 +168,16 @@ def test_a_plan_of_very_many_units_is_warned_about(estimate, tmp_path, monkeypat
     assert f"use --unit-tokens {many.advised_unit_tokens}" in "\n".join(many.lines())
     fewer = estimate(corpus, unit_tokens=many.advised_unit_tokens)
     assert fewer.units <= 10 and "--unit-tokens" not in "\n".join(fewer.lines())
+
+
+def test_what_is_left_out_is_said(estimate, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "good.txt").write_text("a text that can be indexed")
+    (corpus / "empty.txt").write_text(" ")
+    (corpus / "latin.txt").write_bytes(b"caf\xe9")
+    found = estimate(corpus)
+    assert (found.documents, found.new, found.empty, found.too_long) == (3, 1, 1, 0)
+    assert [failure.source for failure in found.failed] == ["latin.txt"]
+    text = "\n".join(found.lines())
+    assert "1 empty, 0 too long, 1 that cannot be indexed" in text and "latin.txt: " in text
