@@ -5,13 +5,11 @@ libraries and the reference, which know one prompt at a time, take its prompts o
 as does decoding, for which PyTorch has kernels that split the keys.
 """
 
-from collections.abc import Callable
 from typing import Literal, overload
 
 import torch
 
 from sift_index.formats.errors import PlanError
-from sift_index.kernels import hopper_attention
 from sift_index.kernels.dispatch import (
     GLUON,
     TRITON,
@@ -20,6 +18,7 @@ from sift_index.kernels.dispatch import (
     check_layer,
     check_tensors,
     choose,
+    implementation,
     misfit,
 )
 from sift_index.kernels.lists import Pair
@@ -74,17 +73,9 @@ def attend_batch(
         out, lse = _one_by_one(q, k, v, batch, layer, scale, return_lse)
     else:
         announce(choice)
-        out, lse = _at_once(choice.path)(q, k, v, batch.work, layer, scale, return_lse)
+        at_once = implementation(choice.path).attend_to_work
+        out, lse = at_once(q, k, v, batch.work, layer, scale, return_lse)
     return (out, lse) if return_lse else out
-
-
-def _at_once(path: str) -> Callable[..., Pair]:
-    """Return what attends on a path: q, k, v, Work, layer, scale, with_lse."""
-    if path == GLUON:
-        return hopper_attention.attend_to_work
-    from sift_index.kernels import triton_attention
-
-    return triton_attention.attend_to_work
 
 
 def _one_by_one(

@@ -9,11 +9,10 @@ Logger: `sift_index.kernels`, one INFO line per path and process.
 import logging
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -98,7 +97,7 @@ def attend(
         out, lse = _by_reference(q, k, v, plan, *rest)
     else:
         decoded = plan if isinstance(plan, DevicePlan) else _decoded(plan, q.device)
-        out, lse = _kernel(choice.path)(q, k, v, decoded, *rest)
+        out, lse = implementation(choice.path).sparse_attention(q, k, v, decoded, *rest)
     return (out, lse) if return_lse else out
 
 
@@ -209,15 +208,18 @@ def _moved(plan: SparsePlan, device: torch.device) -> SparsePlan:
     return plan.to(device)
 
 
-def _kernel(path: str) -> Callable[..., Pair]:
-    """Return what attends on a path: q, k, v, DevicePlan, layer, row_start, scale, with_lse."""
+def implementation(path: str) -> Any:
+    """Return the module of a path, imported where it needs Triton; the reference has none.
+
+    All have `sparse_attention`, our own kernels also `attend_to_lists` and `attend_to_work`.
+    """
     if path == GLUON:
-        return hopper_attention.sparse_attention
+        return hopper_attention
     if path == LIBRARY:
-        return library_attention.sparse_attention
+        return library_attention
     from sift_index.kernels import triton_attention
 
-    return triton_attention.sparse_attention
+    return triton_attention
 
 
 def _by_reference(

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 import torch
 
-from sift_index.kernels import dispatch, hopper_attention, library_attention
+from sift_index.kernels import dispatch, library_attention
 from sift_index.kernels.compaction import kv_head_of, listed_keys
 from sift_index.kernels.device_plan import DevicePlan
 from sift_index.kernels.lists import Pair, attend_through_lists
@@ -162,16 +162,9 @@ def paged_attention(
     if path == dispatch.LIBRARY:
         attend = partial(library_attention.sparse_attention, compact=listed)
         return attend(q, k, v, plan, layer, row_start, scale)[0], first
-    pair, work = (listed, _to_lists(path)), plan.chunk(row_start, stop).work
+    pair = (listed, dispatch.implementation(path).attend_to_lists)
+    work = plan.chunk(row_start, stop).work
     return attend_through_lists(*pair, q, k, v, work, layer, scale, False)[0], first
-
-
-def _to_lists(path: str) -> Callable[..., Pair]:
-    if path == dispatch.GLUON:
-        return hopper_attention.attend_to_lists
-    from sift_index.kernels import triton_attention
-
-    return triton_attention.attend_to_lists
 
 
 def _listed_of(

@@ -5,6 +5,8 @@ that is not a number. Import this module only where Triton is installed; `compac
 truth.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -45,10 +47,10 @@ def clear_behind(  # type: ignore[no-untyped-def]
 
 
 # Host integers that change with every prompt and chunk: specialised, each would compile anew.
-_VARYING = ["pages", "keys", "capacity", "offsets_stride"]
+VARYING = ["pages", "keys", "capacity", "offsets_stride"]
 
 
-@triton.jit(do_not_specialize=_VARYING)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=VARYING)  # type: ignore[untyped-decorator]
 def _copy_pages(  # type: ignore[no-untyped-def]
     k,  # [kv_heads, N, D]
     v,
@@ -88,6 +90,21 @@ def _copy_pages(  # type: ignore[no-untyped-def]
         clear_behind(k_list, v_list, offsets, pages, capacity, head, D, BLOCK_D)
 
 
+class Copying(NamedTuple):
+    """A launch that copies listed rows: programs by pages and heads, and what is compiled in."""
+
+    grid: tuple[int, int]
+    constants: dict[str, int]
+
+
+def copying(heads: int, pages: int, page_size: int, dim: int) -> Copying:
+    """Return the launch for lists of `heads` heads of `pages` pages, none above `page_size`."""
+    page = triton.next_power_of_2(page_size)
+    rows = max(ROWS, page)
+    constants = {"D": dim, "BLOCK_D": triton.next_power_of_2(dim), "PAGE": page, "ROWS": rows}
+    return Copying((max(1, triton.cdiv(pages, rows // page)), heads), constants)
+
+
 def compact(
     k: torch.Tensor,
     v: torch.Tensor,
@@ -104,10 +121,10 @@ def compact(
     """
     heads, dim = offsets.shape[0], k.shape[2]
     lists = [x.new_empty(heads, capacity, dim) for x in (k, v)]
-    pages, page = page_start.shape[0], triton.next_power_of_2(page_size)
-    rows = max(ROWS, page)
+    pages = page_start.shape[0]
+    launch = copying(heads, pages, page_size, dim)
     if capacity:
-        _copy_pages[(max(1, triton.cdiv(pages, rows // page)), heads)](
+        _copy_pages[launch.grid](
             k,
             v,
             *lists,
@@ -123,9 +140,6 @@ def compact(
             v.stride(1),
             offsets.stride(0),
             heads // k.shape[0],
-            D=dim,
-            BLOCK_D=triton.next_power_of_2(dim),
-            PAGE=page,
-            ROWS=rows,
+            **launch.constants,
         )
     return lists[0], lists[1]

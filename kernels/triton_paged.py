@@ -8,10 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sift_index.kernels.triton_compaction import ROWS, clear_behind, places
-
-# Host integers that change with every prompt and chunk: specialised, each would compile anew.
-_VARYING = ["pages", "keys", "capacity", "offsets_stride"]
+from sift_index.kernels.triton_compaction import ROWS, VARYING, clear_behind, copying, places
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -23,7 +20,7 @@ def _places_in(  # type: ignore[no-untyped-def]
     return page * page_stride + (position % KV_PAGE).to(tl.int64) * row_stride
 
 
-@triton.jit(do_not_specialize=_VARYING)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=VARYING)  # type: ignore[untyped-decorator]
 def _copy_listed(  # type: ignore[no-untyped-def]
     k,  # [KV pages, KV_PAGE, kv_heads, D]
     v,
@@ -122,10 +119,10 @@ def compact(
     """
     heads, (_, kv_page, kv_heads, dim) = offsets.shape[0], k.shape
     lists = [x.new_empty(heads, capacity, dim) for x in (k, v)]
-    pages, page = page_start.shape[0], triton.next_power_of_2(page_size)
-    rows = max(ROWS, page)
+    pages = page_start.shape[0]
+    launch = copying(heads, pages, page_size, dim)
     if capacity:
-        _copy_listed[(max(1, triton.cdiv(pages, rows // page)), heads)](
+        _copy_listed[launch.grid](
             k,
             v,
             *lists,
@@ -140,10 +137,7 @@ def compact(
             offsets.stride(0),
             heads // kv_heads,
             KV_PAGE=kv_page,
-            D=dim,
-            BLOCK_D=triton.next_power_of_2(dim),
-            PAGE=page,
-            ROWS=rows,
+            **launch.constants,
         )
     return lists[0], lists[1]
 

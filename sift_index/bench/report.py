@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from sift_index.bench.contenders import COMPACTION
 from sift_index.bench.measure import CaseResult, Timing
 from sift_index.bench.metadata import MetadataTimes
-from sift_index.evaluation.results import ResultRow, result_rows
+from sift_index.evaluation.results import ResultRow, result_rows, versions_of
 
 BASELINE_TEXT = "dense FA3, same run"
 COLUMNS = ["case", "ms", "TFLOP/s", "of FA3", "speed-up", "ideal", "of ideal", "error"]
@@ -64,11 +63,7 @@ def metadata_rows(times: MetadataTimes, device: torch.device) -> list[ResultRow]
 
 
 def _rows(values: Iterable[Value], device: torch.device, baseline: str) -> list[ResultRow]:
-    try:
-        peer = {"fa3-fwd": version("fa3-fwd")}
-    except PackageNotFoundError:
-        peer = {}
-    rows = result_rows(values, device, baseline)
+    peer, rows = versions_of(["fa3-fwd"]), result_rows(values, device, baseline)
     return [replace(row, versions={**row.versions, **peer}) for row in rows]
 
 

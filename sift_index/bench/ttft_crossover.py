@@ -17,6 +17,7 @@ from sift_index.bench.ttft_report import progress_line
 from sift_index.bench.ttft_session import CaseRunner, Reasons, TTFTRun, pieces
 from sift_index.errors import UsageError
 from sift_index.outputs import write_whole
+from sift_index.runtime.crossover import CrossoverRow
 
 TOKENS = (1024, 2048, 4096, 8192, 16384)
 DENSITIES = (0.02, 0.1, 0.2, 0.35, 0.5, 0.7)
@@ -31,14 +32,6 @@ class Point:
 
     density: float
     speedup: float
-
-
-@dataclass(frozen=True)
-class CrossoverRow:
-    """Prompts of `tokens` tokens run faster sparse up to a total density of `max_density`."""
-
-    tokens: int
-    max_density: float
 
 
 def crossover_case(tokens: int) -> TTFTCase:

@@ -6,14 +6,12 @@ logits of the last position only.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from sift_index.adapters.hf_attention import AttentionHandler, attention_handler
+from sift_index.bench import dense_calls
 from sift_index.bench.ttft_cases import CUDNN, FA3, SDPA
 from sift_index.bench.ttft_laps import ATTENTION, UPLOAD, Laps
 from sift_index.errors import UsageError
@@ -82,47 +80,33 @@ def sift_prefill(model: Any, ids: torch.Tensor, plan: SparsePlan) -> Prefill:
     return run
 
 
+def _of_any_layer(
+    dense: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor],
+) -> Attention:
+    def attention(
+        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        return dense(q, k, v, scale)
+
+    return attention
+
+
 def _fa3(model: Any, ids: torch.Tensor) -> Attention:
     head_dim = geometry_of(model.config).head_dim
     obstacle = varlen.BACKENDS[varlen.FA3].obstacle(ids.device, model.dtype, head_dim)
     if obstacle is not None:
         raise UsageError(obstacle)
-    attend_fa3 = import_module(varlen.FA3_MODULE).flash_attn_func
-
-    def attention(
-        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        rows = (x.transpose(0, 1)[None] for x in (q, k, v))
-        found = attend_fa3(*rows, causal=True, softmax_scale=scale)
-        # Some versions return the log-sum-exp too.
-        out: torch.Tensor = found[0] if isinstance(found, tuple) else found
-        return out[0].transpose(0, 1)
-
-    return attention
+    return _of_any_layer(dense_calls.fa3())
 
 
 def _cudnn(model: Any, ids: torch.Tensor) -> Attention:
     if ids.device.type != "cuda":
         raise UsageError(f"the device is {ids.device.type}, not CUDA")
-
-    def attention(
-        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            return scaled_dot_product_attention(
-                q[None], k[None], v[None], is_causal=True, scale=scale, enable_gqa=True
-            )[0]
-
-    return attention
+    return _of_any_layer(dense_calls.cudnn)
 
 
 def _sdpa(model: Any, ids: torch.Tensor) -> Attention:
-    def attention(
-        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        return dense_attention(q, k, v, scale)
-
-    return attention
+    return _of_any_layer(dense_attention)
 
 
 _DENSE: dict[str, Callable[[Any, torch.Tensor], Attention]] = {

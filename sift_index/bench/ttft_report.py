@@ -3,14 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
 from sift_index.bench.ttft_cases import CUDNN, FA3, SDPA
 from sift_index.bench.ttft_measure import PrefillTiming, TTFTResult
-from sift_index.evaluation.results import ResultRow, result_rows
+from sift_index.evaluation.results import ResultRow, result_rows, versions_of
 
 TITLES = {FA3: "dense FA3", CUDNN: "dense cuDNN", SDPA: "dense SDPA"}
 SPEEDUPS = {FA3: "speedup_vs_fa3", CUDNN: "speedup_vs_cudnn", SDPA: "speedup_vs_sdpa"}
@@ -89,7 +88,7 @@ def ttft_rows(result: TTFTResult, device: torch.device) -> list[ResultRow]:
     rows: list[ResultRow] = []
     for baseline, values in _by_baseline(result).items():
         rows += result_rows(values, device, baseline)
-    peers = _peer_versions()
+    peers = versions_of(PACKAGES)
     return [replace(row, versions={**row.versions, **peers}) for row in rows]
 
 
@@ -102,16 +101,6 @@ def _by_baseline(result: TTFTResult) -> dict[str, list[tuple[str, str, float, st
         for kind, part in ratios(result, timing).items():
             for metric, value in part.items():
                 found[f"{TITLES[kind]}, same run"].append((case, metric, value, "x"))
-    return found
-
-
-def _peer_versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 

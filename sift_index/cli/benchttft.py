@@ -14,9 +14,9 @@ from sift_index.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-    from sift_index.bench.ttft_crossover import CrossoverRow
     from sift_index.bench.ttft_measure import Instruments
     from sift_index.bench.ttft_session import TTFTReport, TTFTRun
+    from sift_index.runtime.crossover import CrossoverRow
 
 WIDTH = 140
 

@@ -112,8 +112,13 @@ def device_name(device: torch.device) -> str:
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of the packages that decide results."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    return {"python": platform.python_version(), **versions_of(PACKAGES)}
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    found = {}
+    for package in packages:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

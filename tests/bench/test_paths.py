@@ -67,7 +67,8 @@ def test_compaction_copies_the_keys_of_every_list():
 def test_fa3_sees_tokens_outermost(monkeypatch):
     seen: dict[str, object] = {}
 
-    def flash_attn_func(q, k, v, causal):
+    def flash_attn_func(q, k, v, causal, softmax_scale):
+        assert softmax_scale is None
         seen.update(q=q.shape, k=k.shape, v=v.shape, causal=causal)
         return q, None
 
@@ -94,7 +95,7 @@ def test_fa3_may_be_absent(monkeypatch):
 def test_cudnn_is_dense_attention_where_it_runs(monkeypatch):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from sift_index.bench import peers as module
+    from sift_index.bench import dense_calls as module
 
     problem = problem_of(CASE)
     with pytest.raises(RuntimeError):  # not on a CPU

@@ -8,7 +8,6 @@ import yaml
 from sift_index.bench.clock import Clock
 from sift_index.bench.ttft_cases import FA3, SDPA, SIFT, Row, TTFTOptions
 from sift_index.bench.ttft_crossover import (
-    CrossoverRow,
     Point,
     crossing,
     crossover_case,
@@ -19,6 +18,7 @@ from sift_index.bench.ttft_crossover import (
 from sift_index.bench.ttft_measure import PrefillTiming, TTFTResult
 from sift_index.bench.ttft_session import TTFTRun
 from sift_index.errors import UsageError
+from sift_index.runtime.crossover import CrossoverRow
 from tests.bench.ttft_problems import CASE, ONCE, instruments, model
 
 
