@@ -10,7 +10,14 @@ from rich.console import Console
 from sift_index.cli.benchbuild import bench_build_command
 from sift_index.cli.benchcompose import compose
 from sift_index.cli.benchlookup import lookup
-from sift_index.cli.benchoptions import check_resume, names, numbers
+from sift_index.cli.benchoptions import (
+    budget_option,
+    check_resume,
+    effort_options,
+    names,
+    numbers,
+    results_option,
+)
 from sift_index.cli.benchplan import plan
 from sift_index.cli.benchttft import ttft
 from sift_index.cli.frame import FAILED, emit, framed, table
@@ -80,8 +87,7 @@ bench.add_command(ttft)
     help="Our implementations, as SIFT_ATTENTION names them.  [default: all but `reference`, which "
     "is slow]",
 )
-@click.option("--warmup", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
+@effort_options(warmup=2, repeats=5)
 @click.option(
     "--check/--no-check",
     default=True,
@@ -91,21 +97,11 @@ bench.add_command(ttft)
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of data and masks."
 )
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Begin no case behind this time; the one under way is finished.",
-)
+@budget_option
 @click.option(
     "--resume", is_flag=True, help="Leave out cases of which --results has one of --paths."
 )
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path),
-    help="Merge each case's numbers into a results file as it is done, as "
-    "benchmarks/results/kernels.json.",
-)
+@results_option("kernels", by_case=True)
 @framed
 def kernels(
     tokens: str,

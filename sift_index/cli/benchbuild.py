@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from sift_index.cli.benchoptions import check_resume, numbers
+from sift_index.cli.benchoptions import (
+    budget_option,
+    check_resume,
+    effort_options,
+    numbers,
+    results_option,
+)
 from sift_index.cli.frame import emit, framed, table
 from sift_index.errors import UsageError
 
@@ -41,24 +47,13 @@ WIDTH = 140
 @click.option("--policy", default="probe", show_default=True, help="probe or a YAML file.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--dtype", default="auto", show_default=True)
-@click.option("--warmup", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@effort_options(warmup=1, repeats=3)
 @click.option(
     "--split/--no-split", default=True, help="Time the parts of a build too, not only both sides."
 )
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Begin no case behind this time; the one under way is finished.",
-)
+@budget_option
 @click.option("--resume", is_flag=True, help="Leave out cases that --results has already.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path),
-    help="Merge each case's numbers into a results file as it is done, as "
-    "benchmarks/results/build.json.",
-)
+@results_option("build", by_case=True)
 @framed
 def bench_build_command(
     model_shape: str,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from sift_index.cli.benchoptions import folder_option, results_option, seed_option
 from sift_index.cli.frame import emit, framed, table
 
 if TYPE_CHECKING:
@@ -34,17 +35,9 @@ if TYPE_CHECKING:
     help="Documents among which those of a raw prompt are found; 0 leaves this out.",
 )
 @click.option("--repeats", type=click.IntRange(min=1), default=50, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, exists=True, file_okay=False, writable=True),
-    help="Where indexes are written, and removed.  [default: the system's temporary folder]",
-)
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path),
-    help="Merge numbers into a results file, as benchmarks/results/lookup.json.",
-)
+@seed_option
+@folder_option("Where indexes are written, and removed.  [default: the system's temporary folder]")
+@results_option("lookup")
 @framed
 def compose(
     documents: int,

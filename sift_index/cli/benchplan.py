@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from sift_index.cli.benchoptions import numbers
+from sift_index.cli.benchoptions import folder_option, numbers, results_option, seed_option
 from sift_index.cli.frame import emit, framed, table
 
 if TYPE_CHECKING:
@@ -34,17 +34,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Units of each simulated worker.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, exists=True, file_okay=False, writable=True),
-    help="Where texts and units are written, and removed.  [default: the temporary folder]",
-)
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path),
-    help="Merge numbers into a results file, as benchmarks/results/plan.json.",
-)
+@seed_option
+@folder_option("Where texts and units are written, and removed.  [default: the temporary folder]")
+@results_option("plan")
 @framed
 def plan(
     texts: str,

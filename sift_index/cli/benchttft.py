@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from sift_index.cli.benchoptions import check_resume, names, numbers
+from sift_index.cli.benchoptions import (
+    budget_option,
+    check_resume,
+    effort_options,
+    names,
+    numbers,
+    results_option,
+    seed_option,
+)
 from sift_index.cli.frame import FAILED, emit, framed, table
 from sift_index.errors import UsageError
 
@@ -57,8 +65,7 @@ WIDTH = 140
 )
 @click.option("--compile/--no-compile", default=True, help="Compile the model's pointwise parts.")
 @click.option("--device", default="cuda", show_default=True, help="auto, cpu or cuda[:n].")
-@click.option("--warmup", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
+@effort_options(warmup=1, repeats=3)
 @click.option(
     "--window",
     type=click.FloatRange(min=0),
@@ -67,20 +74,10 @@ WIDTH = 140
     metavar="SECONDS",
     help="Where energy is counted, a turn repeats a prefill this long.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Begin no case behind this time; the one under way is finished.",
-)
+@seed_option
+@budget_option
 @click.option("--resume", is_flag=True, help="Leave out cases that --results has all rows of.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path),
-    help="Merge each case's numbers into a results file as it is done, as "
-    "benchmarks/results/ttft.json.",
-)
+@results_option("ttft", by_case=True)
 @click.option(
     "--crossover",
     type=click.Path(path_type=Path),
