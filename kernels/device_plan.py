@@ -25,7 +25,14 @@ from sift_index.kernels.prompt_tables import (
     span_table,
     tile_table,
 )
-from sift_index.kernels.row_tiles import CallRows, Lines, Shift, call_rows, in_launch_order
+from sift_index.kernels.row_tiles import (
+    Lines,
+    Shift,
+    call_rows,
+    in_launch_order,
+    no_pieces,
+    share_tiles,
+)
 from sift_index.kernels.work import Work
 
 # What is uploaded: integers, as int32, or bytes.
@@ -39,8 +46,7 @@ ALIGNMENT = 16
 class Chunk:
     """What rows [row_start, row_stop) of a prompt take; the same for all layers.
 
-    first_tile, tiles: the row tiles to run; those behind the table are cut from the plan's end.
-    dense: how many of them are dense rows, glue, which see every key in front of them.
+    first_own: the first key of their own that one of its tiles sees, 0 where one is of glue.
     list_stop: the key in front of which every list prefix of these rows ends, so that later keys
     need no compaction. pages: how many pages begin in front of it.
     work: what kernels read of all this.
@@ -48,9 +54,7 @@ class Chunk:
 
     row_start: int
     row_stop: int
-    first_tile: int
-    tiles: int
-    dense: int
+    first_own: int
     list_stop: int
     pages: int
     work: Work = field(repr=False)
@@ -68,8 +72,8 @@ class DevicePlan:
     starts: int32 [layers, mask_heads, slots], 0: where those prefixes begin in the list.
     bits: uint8 [bytes], all spans' packed bits. Tile (r, c) of a span's triangle is entry
         e = r (r + 1) / 2 + c of the row at LA_BASE + (layer * mask_heads + head) * LA_STRIDE.
-    row_tiles: [T, 10] on the host, a line for each tile of the whole prompt (`row_tiles`).
-    pages, tiles: the host's copies of the tables. source: the plan this came from.
+    row_tiles: [tiles, 19] on the host, the lines of the whole prompt (`row_tiles`).
+    pages, tiles: the host's tables. source: the plan this came from.
     """
 
     source: SparsePlan = field(repr=False)
@@ -118,9 +122,9 @@ class DevicePlan:
         """Return the same plan with chunks of its own, whose tables another stream uploads."""
         return replace(self, _last={})
 
-    def call_rows(self, row_start: int, row_stop: int) -> CallRows:
-        """Return the tiles of rows [row_start, row_stop), in position order, on the host."""
-        return call_rows(self.row_tiles, self.tiles, self.length, row_start, row_stop)
+    def call_rows(self, row_start: int, row_stop: int) -> Lines:
+        """Return the lines of rows [row_start, row_stop), in position order, on the host."""
+        return call_rows(self.row_tiles, self.length, row_start, row_stop)
 
     def list_stop(self, row_start: int, row_stop: int) -> int:
         """Return the key in front of which all list prefixes of these rows end."""
@@ -133,8 +137,16 @@ class DevicePlan:
         return int(self.pages.start.searchsorted(key))
 
     def _chunk(self, row_start: int, row_stop: int) -> Chunk:
-        rows, list_stop = self.call_rows(row_start, row_stop), self.list_stop(row_start, row_stop)
-        lines, dense = in_launch_order([rows], [Shift()])
+        lines, dense = in_launch_order([self.call_rows(row_start, row_stop)], [Shift()])
+        (on_device,) = upload_tables((lines,), self.device)
+        return self._with_lines(lines, on_device, dense, row_start, row_stop)
+
+    def _with_lines(
+        self, lines: Lines, row_tiles: torch.Tensor, dense: int, row_start: int, row_stop: int
+    ) -> Chunk:
+        """Return the chunk of rows with these lines, which are row_tiles on the device."""
+        first_own = int(lines[:, columns.OWN_STARTS].min(initial=row_start))
+        list_stop = self.list_stop(row_start, row_stop)
         pages = self.pages_before(list_stop)
         work = Work(
             layout=self.layout,
@@ -143,25 +155,30 @@ class DevicePlan:
             offsets=self.offsets[..., : pages + 1],
             counts=self.counts,
             starts=self.starts,
-            row_tiles=upload_tables((lines,), self.device)[0],
+            row_tiles=row_tiles,
             bits=self.bits,
             dense=dense,
             capacity=list_stop,
             keys=row_stop,
         )
-        place = (row_start, row_stop, rows.first_tile, len(lines))
-        return Chunk(*place, dense, list_stop, pages, work)
+        return Chunk(row_start, row_stop, first_own, list_stop, pages, work)
 
 
 def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
-    """Upload and decode a plan. Raises PlanError when its spans or bits do not fit together."""
+    """Upload and decode a plan. Raises PlanError when its spans or bits do not fit together.
+
+    Rows of the whole prompt, as prefills ask for them, go along in the one upload.
+    """
     check_plan(plan)
     device = torch.device(device)
     spans = span_table(plan)
     pages, tiles = page_table(plan, spans), tile_table(plan, spans)
     places, tests = _page_columns(plan, pages)
     rows = np.arange(plan.layout.layers * plan.layout.mask_heads)
-    tables: list[Table] = [places, rows, pages.slot_page, tests]
+    row_tiles = share_tiles(_lines(plan, tiles))
+    whole = (0, plan.length)
+    lines, dense = in_launch_order([row_tiles], [Shift()])
+    tables: list[Table] = [places, rows, pages.slot_page, lines, tests]
     blobs = _blobs(plan)
     if any(blob.is_cuda for blob in blobs):
         bits = torch.cat([blob.to(device).reshape(-1) for blob in blobs])
@@ -169,11 +186,13 @@ def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
     else:
         joined = np.concatenate([blob.numpy().reshape(-1) for blob in blobs])
         *uploaded, bits = upload([*tables, joined], device)
-    page_place, row, slot_page, page_test = uploaded
+    page_place, row, slot_page, on_device, page_test = uploaded
     offsets = _list_offsets(plan.layout, bits, page_place, row, page_test)
     counts = offsets.index_select(-1, slot_page)
     place, lists = (page_place[0], page_place[1]), (counts, torch.zeros_like(counts))
-    return DevicePlan(plan, pages, tiles, *place, offsets, *lists, bits, _row_tiles(plan, tiles))
+    made = DevicePlan(plan, pages, tiles, *place, offsets, *lists, bits, row_tiles)
+    made._last[whole] = made._with_lines(lines, on_device, dense, *whole)
+    return made
 
 
 def _list_offsets(
@@ -218,8 +237,8 @@ def _page_columns(plan: SparsePlan, pages: PageTable) -> tuple[Ints, NDArray[np.
     return places, (tests * in_span).astype(np.uint8)
 
 
-def _row_tiles(plan: SparsePlan, tiles: TileTable) -> Lines:
-    """Return [T, 10], the lines of the whole prompt."""
+def _lines(plan: SparsePlan, tiles: TileTable) -> Lines:
+    """Return [T, 19], a line of one piece for each tile of the whole prompt."""
     marked = [index for index, span in enumerate(plan.spans) if span.la is not None]
     # One more entry, which is what glue's span number -1 finds.
     base, stride = np.full(len(plan.spans) + 1, columns.DENSE), np.zeros(len(plan.spans) + 1, int)
@@ -234,6 +253,7 @@ def _row_tiles(plan: SparsePlan, tiles: TileTable) -> Lines:
     lines[:, columns.LA_BASE] = np.where(tiles.tile_row > 0, base[tiles.span], columns.DENSE)
     lines[:, columns.LA_STRIDE] = stride[tiles.span]
     lines[:, columns.LEVEL] = plan.level
+    lines[:, columns.PIECE :] = no_pieces(lines)
     return lines
 
 

@@ -5,9 +5,11 @@ warpgroups of 64 rows each multiply and exponentiate. An item of work is one til
 query head; its blocks come in an order that keeps masks out of the hot loop:
 
 1. the diagonal, at the tile's own rows (causal mask),
-2. what is left at the front of the tile's own keys (its first keys masked),
-3. the tail of its prefix of the compacted list (the last keys masked),
+2. the front of its own keys: what is left of a block, or what only some of its rows see,
+3. the end of its prefix of the compacted list, likewise,
 4. whole blocks of its own keys, of tiles that are on, then whole blocks of the list.
+
+Rows of several documents may share a tile (`row_tiles`): each row has limits of its own for 1-3.
 
 Import this module only where Triton's Gluon is installed.
 """
@@ -40,6 +42,9 @@ TILE_ROW = gl.constexpr(columns.TILE_ROW)
 LA_BASE = gl.constexpr(columns.LA_BASE)
 LA_STRIDE = gl.constexpr(columns.LA_STRIDE)
 LEVEL = gl.constexpr(columns.LEVEL)
+PIECE = gl.constexpr(columns.PIECE)
+PIECE_COLUMNS = gl.constexpr(columns.PIECE_COLUMNS)
+PIECES = gl.constexpr(columns.PIECES)
 COLUMNS = gl.constexpr(columns.ROW_COLUMNS)
 LN2 = gl.constexpr(math.log(2))
 # Elements of K and V, 24 MiB in 16 bits, that the L2 cache holds beside everything else.
@@ -51,9 +56,14 @@ SHARES = gl.constexpr(
     )
 )
 
-# What the producer tells the warpgroups of an item, a number each.
-HEAD, TILE_AT, FIRST_ROW, STOP_ROW, PART, TAIL, HOT = map(gl.constexpr, range(7))
-NOTES = gl.constexpr(7)
+# What the producer tells the warpgroups of an item, a number each. FRONT, TAILS: masked blocks of
+# own keys, and of the list; HOT: blocks without a mask, WHOLE of them own keys. SHARED: whether
+# there are further pieces. LIMITS: of each piece, the row it begins at, its first own key, from the
+# tile's first row on, and the listed keys it sees, from the first masked one on.
+HEAD, TILE_AT, FIRST_ROW, STOP_ROW, FRONT, TAILS, HOT, WHOLE, SHARED, LIMITS = map(
+    gl.constexpr, range(10)
+)
+NOTES = gl.constexpr(9 + 3 * columns.PIECES)
 
 # Registers of a thread: the second warpgroup's and the producer's; the first gets the rest.
 CONSUMER_REGISTERS = gl.constexpr(232)
@@ -130,6 +140,59 @@ def _read(notes, place, layout: gl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
+def _piece(entry, counts, piece: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the row a piece begins at, its first own key and how many listed ones it sees."""
+    if piece == 0:
+        return 0, gl.load(entry + OWN_START), gl.load(counts + gl.load(entry + SLOT))
+    here = entry + PIECE + (piece - 1) * PIECE_COLUMNS
+    return gl.load(here), gl.load(here + 1), gl.load(counts + gl.load(here + 2))
+
+
+@gluon.jit
+def _extremes(entry, counts, shared):  # type: ignore[no-untyped-def]
+    """Return the first and the last of the pieces' first own keys, the fewest and most listed."""
+    _, first, few = _piece(entry, counts, 0)
+    last, most = first, few
+    if shared:
+        for piece in gl.static_range(1, PIECES):
+            _, own_start, count = _piece(entry, counts, piece)
+            first = gl.minimum(first, own_start)
+            last = gl.maximum(last, own_start)
+            few = gl.minimum(few, count)
+            most = gl.maximum(most, count)
+    return first, last, few, most
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _note_limits(  # type: ignore[no-untyped-def]
+    notes, place, entry, counts, begin, listed, piece: gl.constexpr, layout: gl.constexpr
+):
+    at, own_start, count = _piece(entry, counts, piece)
+    _note(notes, place + LIMITS + 3 * piece, at, layout)
+    _note(notes, place + LIMITS + 3 * piece + 1, own_start - begin, layout)
+    _note(notes, place + LIMITS + 3 * piece + 2, count - listed, layout)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _read_limits(notes, place, rows, layout: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Return of each row its first own key and the listed keys it sees, as they are noted."""
+    own_from = gl.full([HALF], 0, gl.int32, layout=rows.type.layout) + _read(
+        notes, place + LIMITS + 1, layout
+    )
+    listed_to = gl.full([HALF], 0, gl.int32, layout=rows.type.layout) + _read(
+        notes, place + LIMITS + 2, layout
+    )
+    if _read(notes, place + SHARED, layout) > 0:
+        for piece in gl.static_range(1, PIECES):
+            behind = rows >= _read(notes, place + LIMITS + 3 * piece, layout)
+            own = _read(notes, place + LIMITS + 3 * piece + 1, layout)
+            listed = _read(notes, place + LIMITS + 3 * piece + 2, layout)
+            own_from = gl.where(behind, own, own_from)
+            listed_to = gl.where(behind, listed, listed_to)
+    return own_from, listed_to
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
 def _fetch(  # type: ignore[no-untyped-def]
     k, v, head, key, block, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty,
     STAGES: gl.constexpr,
@@ -174,18 +237,18 @@ def _produce(  # type: ignore[no-untyped-def]
         kv_head = head // heads_per_kv
         mask_head = head // heads_per_mask
         begin = gl.load(entry + BEGIN)  # own keys lie in front of it
-        own_start = gl.load(entry + OWN_START)
         tile_row = gl.load(entry + TILE_ROW)
         la_base = gl.load(entry + LA_BASE)
         la_stride = gl.load(entry + LA_STRIDE)
         level = gl.load(entry + LEVEL)
-        prefix = mask_head * slots + gl.load(entry + SLOT)
-        count = gl.load(counts + prefix)
-        start = gl.load(starts + prefix)
-        whole = (begin - own_start) // KEYS
-        part = (begin - own_start) % KEYS
-        listed = count // KEYS
-        tail = count % KEYS
+        of_head = counts + mask_head * slots
+        start = gl.load(starts + mask_head * slots + gl.load(entry + SLOT))
+        shared = gl.load(entry + PIECE) < ROWS
+        first, last, few, most = _extremes(entry, of_head, shared)
+        whole = gl.maximum(begin - last, 0) // KEYS
+        front = (begin - first + KEYS - 1) // KEYS - whole
+        listed = few // KEYS
+        tails = (most + KEYS - 1) // KEYS - listed
         packed = bits + la_base + (mask_row + mask_head).to(gl.int64) * la_stride
         hot = listed + whole
         if la_base >= 0:
@@ -202,9 +265,18 @@ def _produce(  # type: ignore[no-untyped-def]
         _note(notes, slot * NOTES + TILE_AT, row, note_layout)
         _note(notes, slot * NOTES + FIRST_ROW, gl.load(entry + FIRST), note_layout)
         _note(notes, slot * NOTES + STOP_ROW, gl.load(entry + STOP), note_layout)
-        _note(notes, slot * NOTES + PART, part, note_layout)
-        _note(notes, slot * NOTES + TAIL, tail, note_layout)
+        _note(notes, slot * NOTES + FRONT, front, note_layout)
+        _note(notes, slot * NOTES + TAILS, tails, note_layout)
         _note(notes, slot * NOTES + HOT, hot, note_layout)
+        _note(notes, slot * NOTES + WHOLE, whole, note_layout)
+        _note(notes, slot * NOTES + SHARED, shared.to(gl.int32), note_layout)
+        masked_from = listed * KEYS
+        _note_limits(notes, slot * NOTES, entry, of_head, begin, masked_from, 0, note_layout)
+        if shared:
+            for piece in gl.static_range(1, PIECES):
+                _note_limits(
+                    notes, slot * NOTES, entry, of_head, begin, masked_from, piece, note_layout
+                )
         full = q_full.index(slot)
         mbarrier.expect(full, 2 * Q_BYTES)
         queries = q_tile.index(2 * slot), q_tile.index(2 * slot + 1)
@@ -215,14 +287,14 @@ def _produce(  # type: ignore[no-untyped-def]
             k, v, kv_head, begin, block,
             k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, STAGES,
         )  # fmt: skip
-        if part > 0:
+        for step in range(front):
             block = _fetch(
-                k, v, kv_head, begin - (whole + 1) * KEYS, block,
+                k, v, kv_head, begin - (whole + step + 1) * KEYS, block,
                 k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, STAGES,
             )  # fmt: skip
-        if tail > 0:
+        for step in range(tails):
             block = _fetch(
-                k_list, v_list, mask_head, start + listed * KEYS, block,
+                k_list, v_list, mask_head, start + (listed + step) * KEYS, block,
                 k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, STAGES,
             )  # fmt: skip
         for step in range(whole):
@@ -299,8 +371,8 @@ def _visit(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Multiply q with block `block`, the weights of the one before with its values, together.
 
-    Where `masked` only keys [low, high) of the block count. Known when it is compiled, it is no
-    branch; the assembler waits for both products in front of one.
+    Where `masked`, a row sees keys [low, high) of the block alone, [HALF] each. Known when it is
+    compiled, that is no branch; the assembler waits for both products in front of one.
     """
     zeros = gl.zeros([HALF, KEYS], gl.float32, layout=scores_layout)
     D: gl.constexpr = acc.shape[1]
@@ -318,8 +390,8 @@ def _visit(  # type: ignore[no-untyped-def]
     scores = warpgroup_mma_wait(1, deps=(scores_due,))
     if masked:
         keys = gl.arange(0, KEYS, layout=gl.SliceLayout(0, scores_layout))
-        seen = (keys >= low) & (keys < high)
-        scores = gl.where(seen[None, :], scores, float("-inf"))
+        seen = (keys[None, :] >= low[:, None]) & (keys[None, :] < high[:, None])
+        scores = gl.where(seen, scores, float("-inf"))
     new_top = gl.maximum(top, gl.max(scores, 1) * scale)
     weight = gl.exp2(scores * scale - new_top[:, None])
     shrink = gl.exp2(top - new_top)
@@ -366,8 +438,10 @@ def _consume(  # type: ignore[no-untyped-def]
     mbarrier.wait(q_full.index(0), 0)
     head = _read(notes, slot * NOTES + HEAD, note_layout)
     while head >= 0:
-        part = _read(notes, slot * NOTES + PART, note_layout)
-        tail = _read(notes, slot * NOTES + TAIL, note_layout)
+        front = _read(notes, slot * NOTES + FRONT, note_layout)
+        few = front + _read(notes, slot * NOTES + TAILS, note_layout)
+        whole = _read(notes, slot * NOTES + WHOLE, note_layout)
+        own_from, listed_to = _read_limits(notes, slot * NOTES, rows, note_layout)
         hot = _read(notes, slot * NOTES + HOT, note_layout)
 
         q = q_tile.index(2 * slot + GROUP).reshape([HALF, D])
@@ -378,7 +452,8 @@ def _consume(  # type: ignore[no-untyped-def]
         scores_due = warpgroup_mma(q, k_block, zeros, use_acc=False, is_async=True)
         scores = warpgroup_mma_wait(0, deps=(scores_due,))
         mbarrier.arrive(k_empty.index(stage))
-        scores = gl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
+        seen = (keys[None, :] >= own_from[:, None]) & (keys[None, :] <= rows[:, None])
+        scores = gl.where(seen, scores, float("-inf"))
         top = gl.max(scores, 1) * scale
         weight = gl.exp2(scores * scale - top[:, None])
         total = _shares(weight)
@@ -386,12 +461,11 @@ def _consume(  # type: ignore[no-untyped-def]
         acc = gl.zeros([HALF, D], gl.float32, layout=acc_layout)
         block += 1
 
-        # What is left of the tile's own keys, the tail of the list, then whole blocks.
-        few = (part > 0).to(gl.int32) + (tail > 0).to(gl.int32)
+        # The front of the tile's own keys, the end of the list, then whole blocks.
         for step in range(few if APART else few + hot):
-            own = (step == 0) & (part > 0)
-            low = gl.where(own, KEYS - part, 0)
-            high = gl.where(own, KEYS, tail)
+            own = step < front
+            low = gl.where(own, own_from + (whole + step + 1) * KEYS, 0)
+            high = gl.where(own, KEYS, listed_to - (step - front) * KEYS)
             p, acc, top, total, block = _visit(
                 q, p, acc, top, total, block, low, high, scale,
                 k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout,
@@ -401,7 +475,7 @@ def _consume(  # type: ignore[no-untyped-def]
             p = _pairs(p)
             for _ in range(hot):
                 p, acc, top, total, block = _visit(
-                    q, p, acc, top, total, block, 0, KEYS, scale,
+                    q, p, acc, top, total, block, rows, rows, scale,
                     k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, scores_layout,
                     False, STAGES, GROUP, TURNS,
                 )  # fmt: skip
@@ -445,7 +519,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     out,  # [R, heads, D], contiguous
     lse,  # float32 [heads, R], contiguous
     taken,  # int32 [1], 0
-    row_tiles,  # int32 [tiles, 10]
+    row_tiles,  # int32 [tiles, 19]
     counts,  # int32 [mask_heads, slots] of this layer, contiguous
     starts,  # the same
     bits,  # uint8, packed

@@ -37,24 +37,24 @@ def attend_to_lists(
     bit_rows = _Bits(bits, levels, neighbour)
     for entry in row_tiles.tolist():
         begin, row = entry[columns.BEGIN], entry[columns.ROW]
-        first, stop = entry[columns.FIRST], entry[columns.STOP]
-        wanted = slice(row + first, row + stop)
-        at_rows = torch.arange(begin + first, begin + stop, device=q.device)[:, None]
-        for head in range(heads):
-            mask_head, kv = head * len(counts) // heads, head * len(k) // heads
-            start = int(starts[mask_head, entry[columns.SLOT]])
-            count = int(counts[mask_head, entry[columns.SLOT]])
-            listed, bit_row = slice(start, start + count), layer * len(counts) + mask_head
-            own = bit_rows.own_keys(entry, bit_row, begin + stop).to(q.device)
-            tile_keys = torch.cat((k_list[mask_head, listed], k[kv, own]))
-            values = torch.cat((v_list[mask_head, listed], v[kv, own]))
-            # Listed keys lie in front of every row of the tile.
-            at = torch.nn.functional.pad(own, (count, 0), value=-1)
-            scores = grouped_scores(q[head, None, wanted], tile_keys[None], scale)[0]
-            scores.masked_fill_(at > at_rows, float("-inf"))
-            out[head, wanted] = (scores.softmax(-1) @ values.float()).to(q.dtype)
-            if with_lse:
-                lse[head, wanted] = scores.logsumexp(-1)
+        for piece in columns.pieces_of(entry):
+            wanted = slice(row + piece.first, row + piece.stop)
+            end = begin + piece.stop
+            at_rows = torch.arange(begin + piece.first, end, device=q.device)[:, None]
+            for head in range(heads):
+                mask_head, kv = head * len(counts) // heads, head * len(k) // heads
+                start, count = (int(x[mask_head, piece.slot]) for x in (starts, counts))
+                listed, bit_row = slice(start, start + count), layer * len(counts) + mask_head
+                own = bit_rows.own_keys(entry, piece.own_start, bit_row, end).to(q.device)
+                seen_keys = torch.cat((k_list[mask_head, listed], k[kv, own]))
+                values = torch.cat((v_list[mask_head, listed], v[kv, own]))
+                # Listed keys lie in front of every row of the piece.
+                at = torch.nn.functional.pad(own, (count, 0), value=-1)
+                scores = grouped_scores(q[head, None, wanted], seen_keys[None], scale)[0]
+                scores.masked_fill_(at > at_rows, float("-inf"))
+                out[head, wanted] = (scores.softmax(-1) @ values.float()).to(q.dtype)
+                if with_lse:
+                    lse[head, wanted] = scores.logsumexp(-1)
     return out, lse
 
 
@@ -64,14 +64,14 @@ class _Bits:
     def __init__(self, bits: torch.Tensor, levels: int, neighbour: bool) -> None:
         self._bits, self._levels, self._neighbour = bits, levels, neighbour
 
-    def own_keys(self, entry: list[int], row: int, end: int) -> torch.Tensor:
-        """Return int64 [keys]: the contiguous piece's keys in front of `end` whose tile is on."""
-        keys = torch.arange(entry[columns.OWN_START], end)
+    def own_keys(self, entry: list[int], own_start: int, row: int, end: int) -> torch.Tensor:
+        """Return int64 [keys]: those of [own_start, end) whose tile is on."""
+        keys = torch.arange(own_start, end)
         if entry[columns.LA_BASE] == columns.DENSE:
             return keys
         tile_row = entry[columns.TILE_ROW]
         on = [self._on(entry, row, tile_row, column) for column in range(tile_row)] + [True]
-        return keys[torch.tensor(on)[(keys - entry[columns.OWN_START]) // TILE]]
+        return keys[torch.tensor(on)[(keys - own_start) // TILE]]
 
     def _on(self, entry: list[int], row: int, tile_row: int, column: int) -> bool:
         if self._neighbour and column == tile_row - 1:

@@ -116,11 +116,7 @@ def first_own_key(plan: DevicePlan, row_start: int, row_stop: int, path: str) ->
 
     path: which implementation attends (`dispatch.PATHS`); the reference needs them all.
     """
-    chunk = plan.chunk(row_start, row_stop)
-    if chunk.dense or path == dispatch.REFERENCE:
-        return 0
-    own = plan.tiles.own_start[chunk.first_tile : chunk.first_tile + chunk.tiles]
-    return int(own.min(initial=row_start))
+    return 0 if path == dispatch.REFERENCE else plan.chunk(row_start, row_stop).first_own
 
 
 def path_of(

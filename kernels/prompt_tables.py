@@ -58,9 +58,10 @@ class PageTable:
 class TileTable:
     """int64 [T], tiles of up to 128 rows that cover the prompt in position order.
 
-    begin, end: rows. span: the span they belong to, -1 for glue. tile_row: row of the span's own
-    triangle, 0 for glue. own_start: where the contiguous piece of keys begins. slot: which prefix
-    of the list comes before it.
+    Each lies in one segment, as documents are indexed; a kernel's tiles hold rows of several where
+    that fills them (`row_tiles.share_tiles`). begin, end: rows. span: the span they belong to, -1
+    for glue. tile_row: row of the span's own triangle, 0 for glue. own_start: where the contiguous
+    piece of keys begins. slot: which prefix of the list comes before it.
     """
 
     begin: Ints
@@ -94,7 +95,7 @@ def page_table(plan: SparsePlan, spans: SpanTable) -> PageTable:
     """Cut the prompt into pages: spans from their start, glue also at every window's start."""
     page_size = plan.layout.page_size
     borders = _borders(plan, spans, spans.window)
-    start, stop, run = _cut(borders, page_size)
+    start, stop, run = cut(borders, page_size)
     owner = spans.owner(borders[:-1])
     span = owner.take(run)
     index = np.zeros_like(start)
@@ -109,7 +110,7 @@ def page_table(plan: SparsePlan, spans: SpanTable) -> PageTable:
 def tile_table(plan: SparsePlan, spans: SpanTable) -> TileTable:
     """Cut the prompt's rows into tiles, anchored at each span's and each glue segment's start."""
     borders = _borders(plan, spans)
-    begin, end, run = _cut(borders, TILE)
+    begin, end, run = cut(borders, TILE)
     span = spans.owner(borders[:-1]).take(run)
     if not len(spans.start):
         zeros = np.zeros_like(begin)
@@ -132,7 +133,7 @@ def _borders(plan: SparsePlan, spans: SpanTable, *more: Ints) -> Ints:
     return np.unique(np.concatenate((ends, spans.start, spans.stop, *more)))
 
 
-def _cut(borders: Ints, step: int) -> tuple[Ints, Ints, Ints]:
+def cut(borders: Ints, step: int) -> tuple[Ints, Ints, Ints]:
     """Cut each [border, next border) into pieces of `step`, the last one short.
 
     Returns starts, stops, and the number of the border in front of each piece.

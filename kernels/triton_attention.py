@@ -2,7 +2,8 @@
 
 One program per tile of up to 128 rows and query head. It walks a prefix of the head's compacted
 key list, then the contiguous keys in front of its own rows, then those under the causal diagonal.
-Masks are needed only for the list's tail and for the diagonal. `reference` is its truth; import
+Masks are needed only for the list's tail and for the diagonal, and where rows of several documents
+share a tile, for what not all of them see. `reference` is its truth; import
 this module only where Triton is installed.
 """
 
@@ -31,6 +32,9 @@ TILE_ROW = tl.constexpr(columns.TILE_ROW)
 LA_BASE = tl.constexpr(columns.LA_BASE)
 LA_STRIDE = tl.constexpr(columns.LA_STRIDE)
 LEVEL = tl.constexpr(columns.LEVEL)
+PIECE = tl.constexpr(columns.PIECE)
+PIECE_COLUMNS = tl.constexpr(columns.PIECE_COLUMNS)
+PIECES = tl.constexpr(columns.PIECES)
 COLUMNS = tl.constexpr(columns.ROW_COLUMNS)
 LN2 = tl.constexpr(math.log(2))
 
@@ -45,7 +49,8 @@ def _visit(  # type: ignore[no-untyped-def]
     v,
     k_stride,
     v_stride,
-    row,  # int32 [ROWS]: rows, relative to the block's first key
+    low,  # int32 [ROWS]: the first key that each row sees, relative to the block's first
+    row,  # int32 [ROWS]: the last one
     stop,  # keys of the block that exist
     scale,  # of scores, in base 2
     MASKED: tl.constexpr,
@@ -53,7 +58,7 @@ def _visit(  # type: ignore[no-untyped-def]
     BLOCK_N: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend to one block of keys; MASKED applies causality and the block's end."""
+    """Attend to one block of keys; MASKED applies what each row sees and the block's end."""
     key = tl.arange(0, BLOCK_N)
     column = tl.arange(0, D)
     k_at = k + key[:, None] * k_stride + column[None, :]
@@ -66,7 +71,8 @@ def _visit(  # type: ignore[no-untyped-def]
         v_block = tl.load(v_at)
     scores = tl.dot(q, tl.trans(k_block), input_precision=PRECISION) * scale  # [ROWS, BLOCK_N]
     if MASKED:
-        seen = (key < stop)[None, :] & (key[None, :] <= row[:, None])
+        seen = (key < stop)[None, :] & (key[None, :] >= low[:, None])
+        seen = seen & (key[None, :] <= row[:, None])
         scores = tl.where(seen, scores, float("-inf"))
     new_top = tl.maximum(top, tl.max(scores, 1))
     shrink = tl.exp2(top - new_top)
@@ -75,6 +81,54 @@ def _visit(  # type: ignore[no-untyped-def]
     acc = acc * shrink[:, None]
     acc += tl.dot(weight.to(v_block.dtype), v_block, input_precision=PRECISION)
     return acc, new_top, total
+
+
+@triton.jit
+def _listed_extent(entry, counts):  # type: ignore[no-untyped-def]
+    """Return the fewest and the most listed keys that a row of the tile sees."""
+    few = tl.load(counts + tl.load(entry + SLOT))
+    most = few
+    for piece in tl.static_range(PIECES - 1):
+        count = tl.load(counts + tl.load(entry + PIECE + piece * PIECE_COLUMNS + 2))
+        few = tl.minimum(few, count)
+        most = tl.maximum(most, count)
+    return few, most
+
+
+# Read where they are needed, not kept through the loops: registers are scarce there.
+@triton.jit
+def _listed(entry, counts):  # type: ignore[no-untyped-def]
+    """Return int32 [ROWS]: how many listed keys each row sees."""
+    row = tl.arange(0, ROWS)
+    first = tl.load(counts + tl.load(entry + SLOT, volatile=True), volatile=True)
+    found = tl.zeros((ROWS,), tl.int32) + first
+    for piece in tl.static_range(PIECES - 1):
+        at = entry + PIECE + piece * PIECE_COLUMNS
+        count = tl.load(counts + tl.load(at + 2, volatile=True), volatile=True)
+        found = tl.where(row >= tl.load(at, volatile=True), count, found)
+    return found
+
+
+@triton.jit
+def _first_own(entry):  # type: ignore[no-untyped-def]
+    """Return the first key of its own that a row of the tile sees."""
+    found = tl.load(entry + OWN_START, volatile=True)
+    for piece in tl.static_range(PIECES - 1):
+        at = entry + PIECE + piece * PIECE_COLUMNS
+        found = tl.minimum(found, tl.load(at + 1, volatile=True))
+    return found
+
+
+@triton.jit
+def _own(entry):  # type: ignore[no-untyped-def]
+    """Return int32 [ROWS]: the first key of its own that each row sees."""
+    row = tl.arange(0, ROWS)
+    found = tl.zeros((ROWS,), tl.int32) + tl.load(entry + OWN_START, volatile=True)
+    for piece in tl.static_range(PIECES - 1):
+        at = entry + PIECE + piece * PIECE_COLUMNS
+        start = tl.load(at + 1, volatile=True)
+        found = tl.where(row >= tl.load(at, volatile=True), start, found)
+    return found
 
 
 # Host integers that change with every prompt and chunk: specialised, each would compile anew.
@@ -90,7 +144,7 @@ def _attend_tile(  # type: ignore[no-untyped-def]
     v_list,
     out,  # [heads, R, D]
     lse,  # float32 [heads, R], contiguous
-    row_tiles,  # int32 [tiles, 10]
+    row_tiles,  # int32 [tiles, 19]
     counts,  # int32 [mask_heads, slots] of this layer, contiguous
     starts,  # the same
     bits,  # uint8, packed
@@ -124,11 +178,6 @@ def _attend_tile(  # type: ignore[no-untyped-def]
     place = tl.load(entry + ROW)
     first = tl.load(entry + FIRST)
     stop = tl.load(entry + STOP)
-    own_start = tl.load(entry + OWN_START)
-    slot = tl.load(entry + SLOT)
-    tile_row = tl.load(entry + TILE_ROW)
-    la_base = tl.load(entry + LA_BASE)
-    la_stride = tl.load(entry + LA_STRIDE)
     end = begin + stop
 
     of_tile = tl.arange(0, ROWS)
@@ -141,32 +190,43 @@ def _attend_tile(  # type: ignore[no-untyped-def]
 
     acc = tl.zeros((ROWS, D), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
-    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    # Below any score, yet finite: a row may see no key of the first block.
+    top = tl.full((ROWS,), -1e30, tl.float32)
 
-    # The list's prefix: whole blocks, then the tail under a mask that is causal for no row.
-    count = tl.load(counts + mask_head * slots + slot)
-    start = tl.load(starts + mask_head * slots + slot)
+    # The list's prefix: whole blocks, then what only some rows see, or not all of a block.
+    of_head = counts + mask_head * slots
+    few, most = _listed_extent(entry, of_head)
+    start = tl.load(starts + mask_head * slots + tl.load(entry + SLOT))
     list_at = (mask_head.to(tl.int64) * capacity + start) * D
-    for block in range(count // BLOCK_N):
+    for block in range(few // BLOCK_N):
         at = list_at + block * (BLOCK_N * D)
         acc, top, total = _visit(
-            acc, top, total, q_rows, k_list + at, v_list + at, D, D, row, BLOCK_N, scale,
+            acc, top, total, q_rows, k_list + at, v_list + at, D, D, row, row, BLOCK_N, scale,
             False, D, BLOCK_N, PRECISION,
         )  # fmt: skip
-    tail = count % BLOCK_N
-    if tail > 0:
-        at = list_at + (count - tail) * D
-        everywhere = tl.full((ROWS,), BLOCK_N, tl.int32)
-        acc, top, total = _visit(
-            acc, top, total, q_rows, k_list + at, v_list + at, D, D, everywhere, tail, scale,
-            True, D, BLOCK_N, PRECISION,
-        )  # fmt: skip
+    tails = tl.cdiv(most, BLOCK_N)
+    if few // BLOCK_N < tails:
+        last = _listed(entry, of_head) - 1
+        for block in range(few // BLOCK_N, tails):
+            key = block * BLOCK_N
+            at = list_at + key * D
+            acc, top, total = _visit(
+                acc, top, total, q_rows, k_list + at, v_list + at, D, D,
+                tl.zeros((ROWS,), tl.int32), last - key, most - key, scale,
+                True, D, BLOCK_N, PRECISION,
+            )  # fmt: skip
 
     kv_head = (head // heads_per_kv).to(tl.int64)
     k_own = k + kv_head * k_head_stride
     v_own = v + kv_head * v_head_stride
-    # Own keys in front of the rows: whole blocks, those of LA tiles that are off left out.
-    whole = (begin - own_start) // BLOCK_N
+    # Own keys in front of the rows: whole blocks, those of LA tiles that are off left out. Where
+    # rows of several documents share the tile, each sees others.
+    own_start = _first_own(entry)
+    tile_row = tl.load(entry + TILE_ROW, volatile=True)
+    la_base = tl.load(entry + LA_BASE, volatile=True)
+    la_stride = tl.load(entry + LA_STRIDE, volatile=True)
+    shared = tl.load(entry + PIECE, volatile=True) < ROWS
+    whole = tl.where(shared, 0, (begin - own_start) // BLOCK_N)
     packed = bits + la_base + (mask_row + mask_head).to(tl.int64) * la_stride
     triangle = tile_row * (tile_row + 1) // 2
     for block in range(whole):
@@ -183,17 +243,18 @@ def _attend_tile(  # type: ignore[no-untyped-def]
             acc, top, total = _visit(
                 acc, top, total, q_rows,
                 k_own + key.to(tl.int64) * k_row_stride, v_own + key.to(tl.int64) * v_row_stride,
-                k_row_stride, v_row_stride, row, BLOCK_N, scale,
+                k_row_stride, v_row_stride, row, row, BLOCK_N, scale,
                 False, D, BLOCK_N, PRECISION,
             )  # fmt: skip
-    # The rest, up to the last row's own key, under the causal mask.
+    # The rest, up to the last row's own key, under the mask.
+    own = _own(entry)
     rest = own_start + whole * BLOCK_N
     for block in range(tl.cdiv(end - rest, BLOCK_N)):
         key = rest + block * BLOCK_N
         acc, top, total = _visit(
             acc, top, total, q_rows,
             k_own + key.to(tl.int64) * k_row_stride, v_own + key.to(tl.int64) * v_row_stride,
-            k_row_stride, v_row_stride, row - key, end - key, scale,
+            k_row_stride, v_row_stride, own - key, row - key, end - key, scale,
             True, D, BLOCK_N, PRECISION,
         )  # fmt: skip
 

@@ -11,10 +11,17 @@ import torch
 import triton
 import triton.language as tl
 
-# Rows a program copies; more where a page is longer.
-ROWS = 128
+# Rows a program copies; more where a page is longer. Of few most programs find nothing to do.
+ROWS = 64
 # Zeros behind a list: as many keys as the longest block of an attention that reads it.
 PAD = tl.constexpr(256)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def any_listed(offsets, pages, PAGE: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return whether one of this program's pages is on: mostly none, where lists are short."""
+    first = tl.program_id(0) * (ROWS // PAGE)
+    return tl.load(offsets + first) < tl.load(offsets + tl.minimum(first + ROWS // PAGE, pages))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -75,16 +82,17 @@ def _copy_pages(  # type: ignore[no-untyped-def]
 ):
     head = tl.program_id(1)
     offsets += head * offsets_stride
-    column = tl.arange(0, BLOCK_D)[None, :]
-    source, target, kept = places(page_start, offsets, pages, keys, capacity, PAGE, ROWS)
-    kept = kept[:, None] & (column < D)
-    kv_head = (head // heads_per_kv).to(tl.int64)
-    read = source.to(tl.int64)[:, None]
-    write = (head.to(tl.int64) * capacity + target)[:, None] * D + column
-    k_rows = tl.load(k + kv_head * k_head_stride + read * k_row_stride + column, mask=kept)
-    v_rows = tl.load(v + kv_head * v_head_stride + read * v_row_stride + column, mask=kept)
-    tl.store(k_list + write, k_rows, mask=kept)
-    tl.store(v_list + write, v_rows, mask=kept)
+    if any_listed(offsets, pages, PAGE, ROWS):
+        column = tl.arange(0, BLOCK_D)[None, :]
+        source, target, kept = places(page_start, offsets, pages, keys, capacity, PAGE, ROWS)
+        kept = kept[:, None] & (column < D)
+        kv_head = (head // heads_per_kv).to(tl.int64)
+        read = source.to(tl.int64)[:, None]
+        write = (head.to(tl.int64) * capacity + target)[:, None] * D + column
+        k_rows = tl.load(k + kv_head * k_head_stride + read * k_row_stride + column, mask=kept)
+        v_rows = tl.load(v + kv_head * v_head_stride + read * v_row_stride + column, mask=kept)
+        tl.store(k_list + write, k_rows, mask=kept)
+        tl.store(v_list + write, v_rows, mask=kept)
 
     if tl.program_id(0) == 0:
         clear_behind(k_list, v_list, offsets, pages, capacity, head, D, BLOCK_D)

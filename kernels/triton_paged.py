@@ -8,7 +8,14 @@ import torch
 import triton
 import triton.language as tl
 
-from sift_index.kernels.triton_compaction import ROWS, VARYING, clear_behind, copying, places
+from sift_index.kernels.triton_compaction import (
+    ROWS,
+    VARYING,
+    any_listed,
+    clear_behind,
+    copying,
+    places,
+)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -48,19 +55,20 @@ def _copy_listed(  # type: ignore[no-untyped-def]
 ):
     head = tl.program_id(1)
     offsets += head * offsets_stride
-    column = tl.arange(0, BLOCK_D)[None, :]
-    source, target, kept = places(page_start, offsets, pages, keys, capacity, PAGE, ROWS)
-    kv_head = (head // heads_per_kv).to(tl.int64)
-    k_at = kv_head * k_head_stride + _places_in(
-        table, source, kept, k_page_stride, k_row_stride, KV_PAGE
-    )
-    v_at = kv_head * v_head_stride + _places_in(
-        table, source, kept, v_page_stride, v_row_stride, KV_PAGE
-    )
-    write = (head.to(tl.int64) * capacity + target)[:, None] * D + column
-    kept = kept[:, None] & (column < D)
-    tl.store(k_list + write, tl.load(k + k_at[:, None] + column, mask=kept), mask=kept)
-    tl.store(v_list + write, tl.load(v + v_at[:, None] + column, mask=kept), mask=kept)
+    if any_listed(offsets, pages, PAGE, ROWS):
+        column = tl.arange(0, BLOCK_D)[None, :]
+        source, target, kept = places(page_start, offsets, pages, keys, capacity, PAGE, ROWS)
+        kv_head = (head // heads_per_kv).to(tl.int64)
+        k_at = kv_head * k_head_stride + _places_in(
+            table, source, kept, k_page_stride, k_row_stride, KV_PAGE
+        )
+        v_at = kv_head * v_head_stride + _places_in(
+            table, source, kept, v_page_stride, v_row_stride, KV_PAGE
+        )
+        write = (head.to(tl.int64) * capacity + target)[:, None] * D + column
+        kept = kept[:, None] & (column < D)
+        tl.store(k_list + write, tl.load(k + k_at[:, None] + column, mask=kept), mask=kept)
+        tl.store(v_list + write, tl.load(v + v_at[:, None] + column, mask=kept), mask=kept)
 
     if tl.program_id(0) == 0:
         clear_behind(k_list, v_list, offsets, pages, capacity, head, D, BLOCK_D)

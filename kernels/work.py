@@ -19,7 +19,7 @@ class Work:
     offsets: int32 [layers, mask_heads, P + 1], where each page's keys begin in the list.
     counts, starts: int32 [layers, mask_heads, slots], the keys in each list prefix and the entry of
         the list where it begins, which is where its prompt's does.
-    row_tiles: int32 [tiles, 10], the tiles to run in launch order (`row_tiles`).
+    row_tiles: int32 [tiles, 19], the tiles to run in launch order (`row_tiles`).
     bits: uint8 [bytes], packed LA bits.
     dense: how many of the first tiles see every key in front of them. capacity: keys that the
     lists of a head can hold. keys: keys of all prompts.

@@ -6,6 +6,7 @@ half-empty tiles show in it, sparsity does not.
 
 import numpy as np
 
+from sift_index.kernels import row_tiles as columns
 from sift_index.kernels.api import TILE, DevicePlan
 from sift_index.kernels.bits import la_tiles
 
@@ -13,14 +14,17 @@ from sift_index.kernels.bits import la_tiles
 def issued_tiles(plan: DevicePlan, layer: int = 0) -> int:
     """Return the tiles of all heads of a layer.
 
-    Per head and tile of rows: its prefix of the key list, rounded up, and its own keys from the
-    boundary window or the document's start to the diagonal, without the LA tiles that are off.
+    Per head and tile of rows: the longest prefix of the key list that a row sees, rounded up, and
+    own keys from the first that one sees, of a boundary window or a document, to the diagonal,
+    without the LA tiles that are off.
     """
-    rows, layout = plan.tiles, plan.layout
+    lines, layout = plan.row_tiles, plan.layout
     counts = plan.counts[layer].cpu().numpy()  # [mask_heads, slots]
-    listed = int((-(-counts // TILE))[:, rows.slot].sum()) * (layout.heads // layout.mask_heads)
-    own = int((-(-(rows.end - rows.own_start) // TILE)).sum()) * layout.heads
-    return listed + own - _tiles_off(plan, layer)
+    seen = counts[:, lines[:, columns.SLOTS]].max(-1)  # [mask_heads, lines]
+    listed = int((-(-seen // TILE)).sum()) * (layout.heads // layout.mask_heads)
+    end = lines[:, columns.BEGIN] + lines[:, columns.STOP]
+    own = end - lines[:, columns.OWN_STARTS].min(-1)
+    return listed + int((-(-own // TILE)).sum()) * layout.heads - _tiles_off(plan, layer)
 
 
 def _tiles_off(plan: DevicePlan, layer: int) -> int:

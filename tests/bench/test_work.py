@@ -10,26 +10,37 @@ from sift_index.bench.cases import Case, CaseOptions
 from sift_index.bench.flex import block_mask
 from sift_index.bench.plans import case_layout, random_plan
 from sift_index.bench.work import causal_tiles, issued_tiles, tflops, tile_matrix
+from sift_index.kernels import row_tiles as columns
 from sift_index.kernels.api import MaskLayout, SparsePlan, device_plan
-from sift_index.kernels.plan import row_blocks
+from sift_index.kernels.plan import RowBlock, row_blocks
 from tests.kernels.naive import naive_mask
 from tests.kernels.naive import random_plan as plan_of_segments
 
 
-def counted(plan: SparsePlan, layer: int) -> int:
+def counted(plan: SparsePlan, lines: np.ndarray) -> int:
     """Count the tiles of 128 keys that each tile of rows must visit, from its visible keys."""
-    mask, total = naive_mask(plan, layer), 0
-    for block in row_blocks(plan, 0, plan.length):
-        own = 0
-        if block.span is not None:
-            first = block.tile_row == 0
-            own = plan.window_start(block.span) if first else plan.spans[block.span].start
+    mask, total = naive_mask(plan, 0), 0
+    for line in lines.tolist():
+        begin, end = line[columns.BEGIN], line[columns.BEGIN] + line[columns.STOP]
+        met = row_blocks(plan, begin, end)
+        owns = [own_start(plan, block) for block in met]
         for head in range(plan.layout.heads):
-            seen = np.atleast_1d(mask[head, block.begin : block.end].any(0))
-            listed = int(seen[:own].sum())
-            pieces = (seen[at : at + 128].any() for at in range(own, block.end, 128))
-            total += -(-listed // 128) + sum(map(int, pieces))
+            listed = [
+                int(mask[head, block.begin : block.end, :own].any(0).sum())
+                for block, own in zip(met, owns, strict=True)
+            ]
+            seen = np.atleast_1d(mask[head, begin:end].any(0))
+            pieces = (seen[at : at + 128].any() for at in range(min(owns), end, 128))
+            total += -(-max(listed) // 128) + sum(map(int, pieces))
     return total
+
+
+def own_start(plan: SparsePlan, block: RowBlock) -> int:
+    """The key from which the rows of a block see all that are theirs."""
+    if block.span is None:
+        return 0
+    first = block.tile_row == 0
+    return plan.window_start(block.span) if first else plan.spans[block.span].start
 
 
 @st.composite
@@ -54,7 +65,8 @@ def plans(draw: st.DrawFn) -> SparsePlan:
 @settings(max_examples=25, deadline=None)
 @given(plans())
 def test_issued_tiles_are_those_the_mask_asks_for(plan):
-    assert issued_tiles(device_plan(plan, "cpu")) == counted(plan, 0)
+    decoded = device_plan(plan, "cpu")
+    assert issued_tiles(decoded) == counted(plan, decoded.row_tiles)
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(128, 1), (129, 3), (512, 10), (65536, 131328)])

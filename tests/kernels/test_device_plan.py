@@ -77,30 +77,67 @@ def rows_of(lines: np.ndarray) -> list[int]:
     return [row for begin, first, stop in rows for row in range(begin + first, begin + stop)]
 
 
+def said_of_rows(lines: np.ndarray) -> dict[int, tuple[int, int]]:
+    """What lines say of each wanted row: where its own keys begin, and its list prefix."""
+    return {
+        line[columns.BEGIN] + row: (piece.own_start, piece.slot)
+        for line in lines.tolist()
+        for piece in columns.pieces_of(line)
+        for row in range(piece.first, piece.stop)
+    }
+
+
+def true_of_rows(plan: SparsePlan, row_start: int, row_stop: int) -> dict[int, tuple[int, int]]:
+    """What the reference's blocks say of rows; glue sees all of its own, and no list."""
+    found: dict[int, tuple[int, int]] = {}
+    for block in row_blocks(plan, row_start, row_stop):
+        own, slot = 0, 0
+        if block.span is not None:
+            first = block.tile_row == 0
+            own = plan.window_start(block.span) if first else plan.spans[block.span].start
+            slot = 1 + 2 * block.span + (not first)
+        found |= dict.fromkeys(range(block.begin, block.end), (own, slot))
+    return found
+
+
 @settings(max_examples=40, deadline=None)
 @given(plans())
-def test_row_tiles_say_what_the_references_blocks_say(plan):
+def test_lines_say_what_the_references_blocks_say(plan):
     decoded = device_plan(plan, CPU)
-    rows, owner = decoded.row_tiles, decoded.tiles.span
-    in_spans = [block for block in row_blocks(plan, 0, plan.length) if block.span is not None]
-    found = rows[owner >= 0]
-    assert found[:, [columns.BEGIN, columns.STOP, columns.TILE_ROW]].tolist() == [
-        [block.begin, block.end - block.begin, block.tile_row] for block in in_spans
-    ]
-    for row, block in zip(found.tolist(), in_spans, strict=True):
-        index = block.span or 0
-        span = plan.spans[index]
-        first = row[columns.TILE_ROW] == 0
-        window = plan.window_start(index)
-        assert row[columns.OWN_START] == (window if first else span.start)
-        assert row[columns.SLOT] == 1 + 2 * index + (not first)
-        assert (row[columns.LA_BASE] == columns.DENSE) is (span.la is None or first)
-    glue = rows[owner < 0]
-    assert (glue[:, [columns.OWN_START, columns.SLOT, columns.TILE_ROW]] == 0).all()
-    assert (glue[:, columns.LA_BASE] == columns.DENSE).all()
-    assert (rows[:, columns.LEVEL] == plan.level).all()
-    assert rows_of(rows) == list(range(plan.length))
-    assert (rows[:, columns.STOP] <= TILE).all()
+    lines = decoded.row_tiles
+    assert said_of_rows(lines) == true_of_rows(plan, 0, plan.length)
+    assert rows_of(lines) == list(range(plan.length))
+    assert (lines[:, columns.STOP] <= TILE).all() and (lines[:, columns.LEVEL] == plan.level).all()
+    marked = {}
+    for block in row_blocks(plan, 0, plan.length):
+        if block.span is not None and plan.spans[block.span].la is not None and block.tile_row:
+            marked[block.begin] = (block.end - block.begin, block.tile_row)
+    with_bits = lines[lines[:, columns.LA_BASE] != columns.DENSE]
+    assert (with_bits[:, columns.PIECE_ROWS] == TILE).all()
+    assert marked == {
+        line[columns.BEGIN]: (line[columns.STOP], line[columns.TILE_ROW])
+        for line in with_bits.tolist()
+    }
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tiles"),
+    [
+        ([128, 256, 128], 4),  # full: nothing to share
+        ([100, 100, 100, 84], 3),  # 384 rows
+        ([10] * 5, 2),  # a tile has 4 pieces
+        ([150, 150], 3),  # 300 rows: 128, 22 with 106, 22 with 22
+        ([1020] * 2, 16),  # one tile of 16 less is not worth masks
+        ([60, 60, 512, 60, 60], 6),  # the third has LA bits, which rows behind its first 128 read
+    ],
+)
+def test_short_spans_share_tiles(tokens, tiles):
+    layout = MaskLayout(1, 2, 2, 32)
+    segments = [("glue", 9), *(("span", n) for n in tokens), ("glue", 7)]
+    plan = random_plan(layout, segments)
+    lines = device_plan(plan, CPU).row_tiles
+    assert len(lines) == tiles + 2
+    assert (lines[[0, -1], columns.SLOT] == 0).all()  # glue shares no tile
 
 
 @settings(max_examples=15, deadline=None)
@@ -148,13 +185,16 @@ def test_a_chunk_runs_the_tiles_it_meets_and_lists_what_they_read(plan, data):
     row_start = data.draw(st.integers(0, plan.length + 300))
     row_stop = data.draw(st.integers(row_start, plan.length + 600))
     chunk = decoded.chunk(row_start, row_stop)
-    known = [(row[columns.BEGIN], row[columns.STOP]) for row in decoded.row_tiles.tolist()]
-    behind = [(plan.length + TILE * i, TILE) for i in range(6)]
-    tiles = [*known, *behind][chunk.first_tile : chunk.first_tile + chunk.tiles]
     lines = chunk.work.row_tiles.numpy()
     assert sorted(rows_of(lines)) == list(range(row_start, row_stop))
-    assert sorted(lines[:, columns.BEGIN]) == [begin for begin, _ in tiles]
-    assert all(begin < row_stop and begin + rows > row_start for begin, rows in tiles)
+    assert said_of_rows(lines) == true_of_rows(plan, row_start, row_stop)
+    known = set(decoded.row_tiles[:, columns.BEGIN].tolist())
+    behind = {plan.length + TILE * i for i in range(6)}
+    assert set(lines[:, columns.BEGIN].tolist()) <= known | behind | {row_start}
+    # Nothing is said of keys that no wanted row sees: they may be neither copied nor compacted.
+    true = true_of_rows(plan, row_start, row_stop).values()
+    assert set(lines[:, columns.OWN_STARTS].flat) <= {own for own, _ in true}
+    assert set(lines[:, columns.SLOTS].flat) <= {slot for _, slot in true}
     assert (lines[:, columns.ROW] == lines[:, columns.BEGIN] - row_start).all()
     met = row_blocks(plan, row_start, row_stop)
     used = [plan.spans[block.span].start for block in met if block.span is not None]
@@ -184,6 +224,7 @@ def test_the_smallest_prompts(segments):
     decoded = device_plan(plan, CPU)
     assert decoded.chunk(0, 1) is decoded.chunk(0, 1) != decoded.chunk(0, 2)
     assert len(decoded.page_start) == len(decoded.row_tiles) == len(segments)
+    assert decoded.row_tiles.shape == (len(segments), columns.ROW_COLUMNS)
     assert len(decoded.counts[0, 0]) == 1 + 2 * len(plan.spans)
 
 
@@ -216,9 +257,9 @@ def test_dense_tiles_come_first_and_the_last_of_each_kind_before_the_others():
     plan = random_plan(MaskLayout(1, 2, 2, 32), [("glue", 130), ("span", 300), ("glue", 5)])
     chunk = device_plan(plan, CPU).chunk(100, 700)
     # Tiles: two of glue, three of the span, one of glue, and three behind the plan.
-    begins = [0, 128, 130, 258, 386, 430, 435, 563, 691]
+    begins = [100, 128, 130, 258, 386, 430, 435, 563, 691]
     order = [8, 7, 6, 5, 1, 0, 4, 3, 2]
     assert chunk.work.row_tiles[:, columns.BEGIN].tolist() == [begins[at] for at in order]
-    assert (chunk.dense, chunk.first_tile, chunk.tiles) == (6, 0, 9)
+    assert chunk.work.dense == 6
     none = device_plan(plan, CPU).chunk(900, 900).work
     assert none.row_tiles.shape == (0, columns.ROW_COLUMNS) and none.dense == 0

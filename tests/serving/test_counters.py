@@ -10,7 +10,9 @@ import torch
 
 from sift_index.kernels import dispatch
 from sift_index.kernels.api import MaskLayout, SparsePlan, device_plan, plan_density
+from sift_index.kernels.bits import unpack
 from sift_index.kernels.ca_list import ca_list, glue_keys
+from sift_index.serving import visits as visits_module
 from sift_index.serving.counters import ServingCounters, ServingSnapshot
 from sift_index.serving.ranges import RowRange
 from sift_index.serving.visits import Visits
@@ -40,6 +42,21 @@ def test_cells_of_any_rows_are_those_of_the_mask(layout, level):
         rows = sum(range(start + 1, stop + 1))
         assert found.causal == rows * layout.layers * layout.heads
     assert visits.cells(0, plan.length) == plan_density(plan).total
+
+
+def test_bits_are_unpacked_some_at_a_time(monkeypatch):
+    plan = random_plan(LAYOUTS[1], [("glue", 9), ("span", 2000), ("span", 40)])
+    whole = Visits(device_plan(plan, "cpu")).cells(0, plan.length)
+    sizes = []
+
+    def watched(packed, entries, levels):
+        sizes.append(packed.shape[0] * entries)
+        return unpack(packed, entries, levels)
+
+    monkeypatch.setattr(visits_module, "unpack", watched)
+    monkeypatch.setattr(visits_module, "UNPACKED", 200)
+    assert Visits(device_plan(plan, "cpu")).cells(0, plan.length) == whole
+    assert sizes == [136, 136]  # a triangle of 16 tile rows, one of two heads after the other
 
 
 def test_rows_behind_the_plan_see_all():
@@ -75,7 +92,7 @@ def test_what_a_request_counts(kind, request):
     handle.prepare("cpu")
     decoded = handle.on(torch.device("cpu"))
     tables = 4 * (
-        6 * len(decoded.pages.start) + decoded.counts.shape[2] + 10 * len(decoded.tiles.end)
+        6 * len(decoded.pages.start) + decoded.counts.shape[2] + 19 * len(decoded.row_tiles)
     )
     uploaded = layer.counters().bytes_uploaded
     assert uploaded == decoded.bits.numel() + tables
