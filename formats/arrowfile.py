@@ -7,7 +7,7 @@ exception of pyarrow becomes an IntegrityError that names the file.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from sift_index.formats.alignment import aligned
 from sift_index.formats.errors import FeatureError
+from sift_index.formats.filepieces import FilePieces
 from sift_index.formats.flatbuffers import (
     BATCH_COMPRESSION,
     BLOCK,
     FOOTER_BATCHES,
     MESSAGE_HEADER,
+    TAIL,
     footer_table,
     root,
     slot,
@@ -29,6 +31,7 @@ from sift_index.formats.flatbuffers import (
 from sift_index.formats.problems import RESTORE, damaged
 from sift_index.formats.schema import FORMAT_VERSION, META_FORMAT, META_KIND
 
+_CONTINUATION = b"\xff\xff\xff\xff"  # before the length of a message; old files have none
 _ARROW_ERRORS = (
     pa.ArrowException,
     OSError,
@@ -60,16 +63,34 @@ def read_batch(data: pa.Buffer, schema: pa.Schema, where: object) -> pa.RecordBa
     """
     with arrow_errors(where):
         reader = pa.ipc.open_file(data)
-        _check_metadata(reader.schema.metadata or {}, schema.metadata, where)
-        if not reader.schema.equals(schema):
-            raise damaged(where, f"the columns {schema.names}", reader.schema.names)
-        if reader.num_record_batches != 1:
-            raise damaged(where, "one record batch", reader.num_record_batches)
-        if _is_compressed(data):  # before pyarrow unpacks what may be a decompression bomb
-            raise damaged(where, "buffers that are not compressed", "a compressed record batch")
+        _check_reader(reader, schema, where)
+        start, _ = _first_block(memoryview(data))
+        # Reading the message verifies its FlatBuffer, and its body stays where it is.
+        _check_not_compressed(pa.ipc.read_message(data.slice(start)).metadata, where)
         batch = reader.get_batch(0)
         batch.validate(full=True)
         _check_columns(batch, data, where)
+    return batch
+
+
+def read_columns(
+    file: FilePieces, schema: pa.Schema, names: Sequence[str], where: object
+) -> pa.RecordBatch:
+    """Return some columns of the only batch of a file, without reading what others hold.
+
+    Checked as by `read_batch`, except for the columns that are not read. The result is a copy.
+    Raises as `read_batch` does, and what reading `file` raises.
+    """
+    places = [schema.get_field_index(name) for name in names]
+    # Numbers of another byte order must not pass for ours because they were swapped.
+    whole = pa.ipc.IpcReadOptions(ensure_native_endian=False)
+    some = pa.ipc.IpcReadOptions(ensure_native_endian=False, included_fields=places)
+    with arrow_errors(where):
+        _check_reader(pa.ipc.open_file(pa.PythonFile(file, "r"), options=whole), schema, where)
+        _check_not_compressed(_message(file), where)
+        batch = pa.ipc.open_file(pa.PythonFile(file, "r"), options=some).get_batch(0)
+        batch.validate(full=True)
+        _check_nulls(batch, where)
     return batch
 
 
@@ -99,19 +120,45 @@ def _check_metadata(found: dict[bytes, bytes], expected: dict[bytes, bytes], whe
             raise damaged(where, f"{name!r} = {value!r}", found.get(name))
 
 
-def _is_compressed(data: pa.Buffer) -> bool:
-    file = memoryview(data)
-    start = int(BLOCK.unpack_from(file, vector(file, footer_table(file), FOOTER_BATCHES))[0])
-    # Reading the message verifies its FlatBuffer, and its body stays where it is.
-    head = pa.ipc.read_message(data.slice(start)).metadata
-    batch = target(head, root(head, 0), MESSAGE_HEADER)
-    return slot(head, batch, BATCH_COMPRESSION) != 0
+def _check_reader(reader: pa.ipc.RecordBatchFileReader, schema: pa.Schema, where: object) -> None:
+    _check_metadata(reader.schema.metadata or {}, schema.metadata, where)
+    if not reader.schema.equals(schema):
+        raise damaged(where, f"the columns {schema.names}", reader.schema.names)
+    if reader.num_record_batches != 1:
+        raise damaged(where, "one record batch", reader.num_record_batches)
 
 
-def _check_columns(batch: pa.RecordBatch, data: pa.Buffer, where: object) -> None:
+def _first_block(tail: Any) -> tuple[int, int]:
+    """Return where the first batch's message starts, and its bytes, by a file's last bytes."""
+    start, size, _ = BLOCK.unpack_from(tail, vector(tail, footer_table(tail), FOOTER_BATCHES))
+    return int(start), int(size)
+
+
+def _message(file: FilePieces) -> memoryview:
+    """Return the metadata of the first batch: a FlatBuffer, not verified yet."""
+    footer_bytes = int(TAIL.unpack(file.piece(file.size - TAIL.size, TAIL.size))[0])
+    tail_bytes = footer_bytes + TAIL.size
+    start, size = _first_block(file.piece(file.size - tail_bytes, tail_bytes))
+    message = memoryview(file.piece(start, size))
+    return message[8 if message[:4] == _CONTINUATION else 4 :]
+
+
+def _check_not_compressed(message: Any, where: object) -> None:
+    """Raise before pyarrow unpacks what may be a decompression bomb."""
+    batch = target(message, root(message, 0), MESSAGE_HEADER)
+    if slot(message, batch, BATCH_COMPRESSION):
+        raise damaged(where, "buffers that are not compressed", "a compressed record batch")
+
+
+def _check_nulls(batch: pa.RecordBatch, where: object) -> None:
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise damaged(where, f"no nulls in {field.name}", column.null_count)
+
+
+def _check_columns(batch: pa.RecordBatch, data: pa.Buffer, where: object) -> None:
+    _check_nulls(batch, where)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
         for buffer in column.buffers():
             # A buffer elsewhere is a copy that processes cannot share (other byte order).
             if buffer is not None and not _inside(buffer, data):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sift_index.formats.errors import StorageError
-from sift_index.formats.location import RemotePath
+from sift_index.formats.location import RemotePath, masked
 from sift_index.formats.problems import unreadable
 
 CONNECT_SECONDS, REQUEST_SECONDS, ATTEMPTS = 5, 60, 3
@@ -116,7 +116,7 @@ def store_errors(path: RemotePath) -> Iterator[None]:
 
 def refused(path: RemotePath, error: Exception) -> StorageError:
     """Return (not raise) the error for a store that cannot be reached or says no."""
-    found = str(error)
+    found = masked(str(error))  # an endpoint may have a password in it
     hints = (advice for sign, advice in _ADVICE if sign in found)
     advice = next(hints, "see what the store says")
     return StorageError(

@@ -1,7 +1,8 @@
 """What a build says about itself while it runs, and at its end: one small file per build.
 
 A killed build cannot say so. That its file is old and still says `running` is what tells: a build
-that lives writes it again every few seconds. No reader and no build depends on it.
+that lives writes it again every few seconds. No reader and no build depends on it;
+`--prune` takes less while one says that it runs.
 """
 
 from __future__ import annotations

@@ -91,6 +91,11 @@ def _temporary() -> Iterator[Path]:
 def _cache_errors() -> Iterator[None]:
     try:
         yield
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StorageError(
+            f"{cache_folder()}: expected a folder for copies of the index, found a file there or"
+            " above; set SIFT_CACHE to a folder (it is made if absent), or move the file away"
+        ) from error
     except OSError as error:
         raise StorageError(
             f"{cache_folder()}: expected to keep a copy of the index here, found "

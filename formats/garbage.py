@@ -65,9 +65,10 @@ def collect_garbage(
     if not dry_run:
         # What names goes before what is named; it may have been used again since it was sorted.
         remove_all(doomed)
-        again = {path for path in plan.receipts if plan.is_fresh(path)}
-        remove_all([path for path in plan.receipts if path not in again])
-        packs = {plan.receipts[path] for path in again}
+        remove_all([path for path in plan.receipts if not plan.is_fresh(path)])
+        # Those used again, and those that a writer put back who had read them before.
+        left = {*file_names(paths.commits, ".json")} if plan.receipts else set()
+        packs = {pack for path, pack in plan.receipts.items() if path.name in left}
         rest = (path for path in plan.rest if path.name not in packs)
         remove_all([path for path in rest if not plan.is_fresh(path)])
     return Sweep(

@@ -12,15 +12,15 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from sift_index.formats.errors import IntegrityError
 from sift_index.formats.problems import cannot_remove, cannot_write, damaged, unreadable
-from sift_index.formats.storage import TEMP_PREFIX
+from sift_index.formats.storage import TEMP_PREFIX, ReadPiece
 
 
 class LocalStorage:
@@ -47,7 +47,9 @@ class LocalStorage:
     def require_real_folders(self, folders: Sequence[Path]) -> None:
         """Raise IntegrityError for a folder that is a link."""
         for folder in folders:
-            if folder.is_symlink():
+            with _read_errors(folder):
+                linked = folder.is_symlink()
+            if linked:
                 raise IntegrityError(
                     f"{folder}: expected a folder, found a link; replace the link by the folder"
                     " it stands for"
@@ -55,7 +57,7 @@ class LocalStorage:
 
     def absence(self, root: Path) -> str:
         """Say what is there instead of an index."""
-        return "a folder without manifests" if root.is_dir() else "no such folder"
+        return "a folder without manifests" if os.path.isdir(root) else "no such folder"
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:
         """Publish `data` unless the name exists; it appears whole and synced, or not at all."""
@@ -133,10 +135,8 @@ class LocalStorage:
         size = self.size(path)
         if size > limit:
             raise damaged(path, f"at most {limit} bytes", size)
-        try:
+        with _read_errors(path):
             return path.read_bytes()
-        except OSError as error:
-            raise unreadable(path, "a readable file", error) from error
 
     def map(self, path: Path, size: int, sha256: str = "") -> pa.Buffer:
         """Map a regular file of exactly `size` bytes; its hash is left to who needs it.
@@ -152,6 +152,22 @@ class LocalStorage:
                 return source.read_buffer()
         except (OSError, pa.ArrowException) as error:
             raise unreadable(path, "a file that can be mapped", error) from error
+
+    @contextmanager
+    def pieces(self, path: Path, size: int) -> Iterator[ReadPiece]:
+        """Open a regular file of exactly `size` bytes; nothing of it stays mapped."""
+        found = self.size(path)
+        if found != size:
+            raise damaged(path, f"{size} bytes", found)
+        with _read_errors(path):
+            file = path.open("rb", buffering=0)
+
+        def read(start: int, count: int) -> bytes:
+            with _read_errors(path):
+                return os.pread(file.fileno(), count, start)
+
+        with file:
+            yield read
 
     def refetch(self, path: Path, size: int, sha256: str) -> None:
         """Do nothing: a mapping is the file itself."""
@@ -178,6 +194,21 @@ class LocalStorage:
         except OSError as error:
             raise unreadable(folder, "a readable folder", error) from error
 
+    def sizes(self, folder: Path) -> dict[str, int]:
+        """Return the bytes of the regular files in a folder; none for a missing folder."""
+        found = {}
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # removed since it was listed
+                        if entry.is_file(follow_symlinks=False):
+                            found[entry.name] = entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise unreadable(folder, "a readable folder", error) from error
+        return found
+
     def modified(self, path: Path) -> float:
         """Return when a file, or the newest of a folder, was written; see `Storage`."""
         try:
@@ -195,6 +226,14 @@ class LocalStorage:
             below = path.iterdir() if path.is_dir() else ()
             return sum(map(self.total, below)) if path.is_dir() else path.lstat().st_size
         return 0
+
+
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(path, "a readable file", error) from error
 
 
 def _write_temp(folder: Path, data: bytes) -> Path:

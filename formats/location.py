@@ -5,6 +5,7 @@ Both are paths with the same few operations, so that nothing above `store` asks 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from sift_index.formats.problems import misused
 SCHEMES = ("s3", "gs")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)(.*)\Z", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[^/\\?#\x00-\x1f]+)*\Z")
+# Secret keys may hold any character, so a colon reaches up to the last @.
+_USER = re.compile(r"(:/{1,2})(?:[^/?#\s]*:\S*|[^/?#\s]*)@")
+_SHOWN = 80
 _EXAMPLES = "a folder, s3://bucket/prefix or gs://bucket/prefix"
 
 
@@ -72,7 +76,8 @@ def anchored(location: Location) -> Location:
 def parse_location(given: str | os.PathLike[str] | RemotePath) -> Location:
     """Return the path that a user gave: a folder, file://…, s3://bucket/prefix or gs://….
 
-    Raises UsageError for an empty text, an unknown scheme, or a URL that names no bucket.
+    Raises UsageError for an empty text, an unknown scheme, a URL that names no bucket, or a path
+    that is longer than this system allows.
     """
     if isinstance(given, RemotePath):
         return given
@@ -83,13 +88,31 @@ def parse_location(given: str | os.PathLike[str] | RemotePath) -> Location:
         raise misused(text, _EXAMPLES, "a zero byte in it", "correct the path")
     url = _URL.match(text)
     if url is None or (not url[2] and url[1] not in SCHEMES):
-        return Path(text)
+        return _local(text)
     return _parse_url(text, url[1].lower(), url[2], url[3])
+
+
+def masked(text: str) -> str:
+    """Return a message, or a URL that was given, without user names and passwords of URLs."""
+    return _USER.sub(r"\1***@", text)
+
+
+def _local(text: str) -> Path:
+    try:
+        os.lstat(text)
+    except OSError as error:
+        # Other trouble is for those who use the path, which may be to be made.
+        if error.errno == errno.ENAMETOOLONG:
+            expected, found = "a path that this system can have", error.strerror
+            advice = "give a shorter one"
+            raise misused(f"{text[:_SHOWN]}…", expected, found, advice) from error
+    return Path(text)
 
 
 def _parse_url(text: str, scheme: str, slash: str, rest: str) -> Location:
     if scheme == "file" and slash and rest.startswith("/"):
-        return Path(unquote(rest))
+        return _local(unquote(rest))
+    text = masked(text).partition("?")[0]  # a query may hold a signature
     if scheme not in SCHEMES:
         known = ", ".join((*SCHEMES, "file"))
         raise misused(text, f"a folder or a scheme of {known}", scheme, "mount it as a folder")
@@ -98,6 +121,9 @@ def _parse_url(text: str, scheme: str, slash: str, rest: str) -> Location:
         raise misused(text, f"{scheme}://bucket/prefix", found, "give the URL as text")
     key = rest.rstrip("/")
     if not _KEY.match(key) or {".", ".."} & set(key.split("/")):
-        advice = "leave out queries; an endpoint is set with AWS_ENDPOINT_URL"
+        advice = (
+            "leave out keys and queries; the environment sets credentials (AWS_ACCESS_KEY_ID, "
+            "AWS_PROFILE) and an endpoint (AWS_ENDPOINT_URL)"
+        )
         raise misused(text, f"{scheme}://bucket/prefix", "another form", advice)
     return RemotePath(scheme, key)

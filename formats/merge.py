@@ -12,8 +12,10 @@ from sift_index.formats.documentmap import DocumentMap
 from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.keyorder import Keys, as_items, find_positions, stack_keys
 from sift_index.formats.keytable import KeyColumns, KeyTable
-from sift_index.formats.packs import Pack
-from sift_index.formats.problems import misused
+from sift_index.formats.packhead import PackHead, read_pack_head
+from sift_index.formats.parallel import ask_all
+from sift_index.formats.problems import damaged, misused
+from sift_index.formats.receipts import Receipt
 from sift_index.formats.store import IndexPaths
 
 
@@ -30,10 +32,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Offer:
-    """A pack to take rows from: all of them, or those with one of the keys in `only`."""
+    """A unit to take rows from: all of them, or those with one of the keys in `only`."""
 
-    pack: PackInfo
+    receipt: Receipt
     only: frozenset[bytes] | None = None
+
+    @property
+    def pack(self) -> PackInfo:
+        """The unit's pack."""
+        return self.receipt.pack
 
 
 def collect_rows(
@@ -44,15 +51,27 @@ def collect_rows(
 ) -> list[Rows]:
     """Return the rows of the previous table and of what is offered, numbered as in `packs`.
 
-    Raises IntegrityError for a damaged pack.
+    Masks are not read. Raises IntegrityError for a pack whose other columns are damaged, or are
+    not what its receipt says.
     """
-    parts = [] if table is None else [_from_table(table)]
     number = {pack.name: place for place, pack in enumerate(packs)}
-    for offer in offers:
-        pack = Pack.open(paths.pack_path(offer.pack.name), offer.pack)
-        rows = _from_pack(pack, number[offer.pack.name])
-        parts.append(rows if offer.only is None else _only(rows, offer.only))
-    return parts
+
+    def rows_of(offer: Offer) -> Rows:
+        rows = _from_pack(_offered(paths, offer.receipt), number[offer.pack.name])
+        return rows if offer.only is None else _only(rows, offer.only)
+
+    return [*([] if table is None else [_from_table(table)]), *ask_all(rows_of, offers)]
+
+
+def _offered(paths: IndexPaths, receipt: Receipt) -> PackHead:
+    """Read keys, anchors and tokens; keys and tokens are compared, since no hash is taken."""
+    path = paths.pack_path(receipt.pack.name)
+    head = read_pack_head(path, receipt.pack, receipt.build_digest)
+    if head.keys.tobytes().hex() != "".join(sorted(receipt.keys)):
+        raise damaged(path, f"the keys of {receipt.unit}.json", "others")
+    if (found := int(head.tokens.sum(dtype=np.uint64))) != receipt.tokens:
+        raise damaged(path, f"the {receipt.tokens} tokens of {receipt.unit}.json", found)
+    return head
 
 
 def _from_table(table: KeyTable) -> Rows:
@@ -61,11 +80,11 @@ def _from_table(table: KeyTable) -> Rows:
     return Rows(table.keys(), pack, row, table.anchors(), np.zeros(len(table), np.int64))
 
 
-def _from_pack(pack: Pack, number: int) -> Rows:
-    n = len(pack)
+def _from_pack(pack: PackHead, number: int) -> Rows:
+    n = len(pack.keys)
     place = np.full(n, number, np.uint32)
     rows = np.arange(n, dtype=np.uint32)
-    return Rows(pack.keys(), place, rows, pack.anchors(), pack.tokens().astype(np.int64))
+    return Rows(pack.keys, place, rows, pack.anchors, pack.tokens.astype(np.int64))
 
 
 def _only(rows: Rows, keys: frozenset[bytes]) -> Rows:

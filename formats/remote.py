@@ -7,8 +7,8 @@ by size and SHA-256, and mapped from this machine's cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -20,8 +20,10 @@ from sift_index.formats.claims import put_by_claim
 from sift_index.formats.errors import IntegrityError, StorageError
 from sift_index.formats.location import RemotePath
 from sift_index.formats.problems import damaged, misused, unreadable
+from sift_index.formats.storage import ReadPiece
 
 _TAKEN, _BUSY = ("PreconditionFailed", "412"), ("ConditionalRequestConflict", "409")
+_GONE, _UNKNOWN = ("NoSuchKey", "404"), ("NotImplemented", "501")
 _BUSY_ATTEMPTS = 10
 
 
@@ -77,7 +79,17 @@ class RemoteStorage:
             out.write(data)
 
     def freshen(self, path: RemotePath) -> bool:
-        """Write the same bytes again, the only way to a new modification time."""
+        """Write the same bytes again, the only way to a new modification time.
+
+        A conditional write (`If-Match`) lets the store itself refuse when `gc` removed the object
+        since it was read, so nothing comes back. Without one (no boto3, not S3, or a store that
+        knows none) what is removed between reading and writing does come back. `gc` looks for
+        receipts that did before it removes packs; a receipt without its pack remains where it
+        lands after that look, and is then reported by whoever reads it.
+        """
+        client = s3_client(path) if path.scheme == "s3" else None
+        if client is not None and (done := _freshen_conditionally(client, path)) is not None:
+            return done
         try:
             with store_errors(path), filesystem(path).open_input_file(path.key) as source:
                 data = source.read()
@@ -112,6 +124,21 @@ class RemoteStorage:
             raise damaged(cache / sha256, "the bytes just written", "others", "check this disk")
         return data
 
+    @contextmanager
+    def pieces(self, path: RemotePath, size: int) -> Iterator[ReadPiece]:
+        """Open an object of exactly `size` bytes; each piece is one ranged request."""
+        with store_errors(path):
+            source = filesystem(path).open_input_file(path.key)
+
+        def read(start: int, count: int) -> bytes:
+            with store_errors(path):
+                return bytes(source.read_at(count, start))
+
+        with source:
+            if source.size() != size:
+                raise damaged(path, f"{size} bytes", source.size())
+            yield read
+
     def refetch(self, path: RemotePath, size: int, sha256: str) -> None:
         """Download again, whatever copy there is; IntegrityError when the object is damaged."""
         with store_errors(path), filesystem(path).open_input_file(path.key) as source:
@@ -127,10 +154,14 @@ class RemoteStorage:
 
     def names(self, folder: RemotePath) -> list[str]:
         """Return the names of the objects with this prefix, up to the next slash."""
+        return [*self.sizes(folder)]
+
+    def sizes(self, folder: RemotePath) -> dict[str, int]:
+        """Return the bytes of the objects that `names` lists; one request for a thousand."""
         with store_errors(folder):
             selector = fs.FileSelector(folder.key, allow_not_found=True)
             found = filesystem(folder).get_file_info(selector)
-        return [info.base_name for info in found if info.type == fs.FileType.File]
+        return {info.base_name: int(info.size) for info in found if info.type == fs.FileType.File}
 
     def modified(self, path: RemotePath) -> float:
         """Return when an object was written; see `Storage`."""
@@ -167,6 +198,28 @@ def _put_conditionally(client: Any, path: RemotePath, data: bytes) -> bool:
                 asked_again = error.response.get("ResponseMetadata", {}).get("RetryAttempts")
                 return bool(asked_again) and _stored(client, path) == data
             if code not in _BUSY or attempt == _BUSY_ATTEMPTS - 1:
+                raise refused(path, error) from error
+        except BotoCoreError as error:
+            raise refused(path, error) from error
+    return False
+
+
+def _freshen_conditionally(client: Any, path: RemotePath) -> bool | None:
+    """Write an S3 object again if it is still there; None where the store knows no `If-Match`."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    place = {"Bucket": path.bucket, "Key": path.key.partition("/")[2]}
+    for attempt in range(_BUSY_ATTEMPTS):
+        try:
+            found = client.get_object(**place)
+            client.put_object(**place, Body=found["Body"].read(), IfMatch=found["ETag"])
+            return True
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code")
+            if code in _GONE or code in _UNKNOWN:
+                return False if code in _GONE else None
+            # Another writer used it in this moment, or removed it: the next look tells.
+            if code not in (*_TAKEN, *_BUSY) or attempt == _BUSY_ATTEMPTS - 1:
                 raise refused(path, error) from error
         except BotoCoreError as error:
             raise refused(path, error) from error

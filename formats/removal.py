@@ -13,7 +13,9 @@ from sift_index.formats.keyorder import Keys, find_positions
 from sift_index.formats.keytable import U32
 from sift_index.formats.manifest import Manifest
 from sift_index.formats.merge import Rows
-from sift_index.formats.packs import Pack
+from sift_index.formats.packhead import read_pack_head
+from sift_index.formats.parallel import ask_all
+from sift_index.formats.problems import damaged
 from sift_index.formats.store import IndexPaths
 
 
@@ -60,10 +62,17 @@ def _chosen(rows: Rows, stays: NDArray[np.bool_]) -> Rows:
 
 
 def tokens_of(paths: IndexPaths, manifest: Manifest, pack: U32, row: U32) -> int:
-    """Return the tokens of some rows, uint32 [n] each; opens only the packs that hold them."""
-    total = 0
-    for number in np.unique(pack):
+    """Return the tokens of some rows, uint32 [n] each; asks only the packs that hold them."""
+    order = np.argsort(pack, kind="stable")
+    numbers, starts = np.unique(pack[order], return_index=True)
+    chosen = np.split(row[order], starts[1:])
+
+    def tokens_in(number: int, rows: U32) -> int:
         info = manifest.packs[number]
-        tokens = Pack.open(paths.pack_path(info.name), info).tokens()
-        total += int(tokens[row[pack == number]].sum(dtype=np.int64))
-    return total
+        path, build = paths.pack_path(info.name), manifest.fingerprint.build_digest
+        tokens = read_pack_head(path, info, build).tokens
+        if int(rows.max()) >= len(tokens):
+            raise damaged(paths.root, f"rows below {len(tokens)} for {path}", int(rows.max()))
+        return int(tokens[rows].sum(dtype=np.int64))
+
+    return sum(ask_all(lambda part: tokens_in(*part), zip(numbers, chosen, strict=False)))

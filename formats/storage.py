@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -16,6 +17,8 @@ MAX_JSON_BYTES = 1 << 28
 
 # Path or RemotePath. Not their union: who knows that an index is a folder may use it as one.
 Place = Any
+# (first byte, number of bytes) to these bytes of a file; fewer at its end.
+ReadPiece = Callable[[int, int], bytes]
 
 
 class Storage(Protocol):
@@ -57,6 +60,9 @@ class Storage(Protocol):
     def map(self, path: Place, size: int, sha256: str) -> pa.Buffer:
         """Return a file of `size` bytes as memory that processes share."""
 
+    def pieces(self, path: Place, size: int) -> AbstractContextManager[ReadPiece]:
+        """Open a file of `size` bytes of which only pieces are needed; no copy is kept."""
+
     def refetch(self, path: Place, size: int, sha256: str) -> None:
         """Let the next `map` see what is stored now, not an earlier copy."""
 
@@ -65,6 +71,9 @@ class Storage(Protocol):
 
     def names(self, folder: Place) -> list[str]:
         """Return all names in a folder, temporary ones too; none for a missing folder."""
+
+    def sizes(self, folder: Place) -> dict[str, int]:
+        """Return the bytes of the regular files in a folder by name, as `names` lists them."""
 
     def modified(self, path: Place) -> float:
         """Return when a file, or the newest of a folder, was written.

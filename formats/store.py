@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from sift_index.formats.local import LocalStorage
 from sift_index.formats.location import Location, RemotePath
 from sift_index.formats.problems import damaged
 from sift_index.formats.remote import RemoteStorage
-from sift_index.formats.storage import MAX_JSON_BYTES, TEMP_PREFIX, Place, Storage
+from sift_index.formats.storage import MAX_JSON_BYTES, TEMP_PREFIX, Place, ReadPiece, Storage
 
 __all__ = ["MAX_JSON_BYTES", "TEMP_PREFIX", "IndexPaths", "plain_name", "write_if_absent"]
 
@@ -184,6 +185,15 @@ def map_file(path: Location, size: int, sha256: str) -> pa.Buffer:
     return storage_of(path).map(path, size, sha256)
 
 
+def file_pieces(path: Location, size: int) -> AbstractContextManager[ReadPiece]:
+    """Open a file of exactly `size` bytes to read pieces of it; nothing is mapped or kept.
+
+    Yields a function of (first byte, number of bytes). Its SHA-256 is not checked, for that takes
+    all of it. Raises IntegrityError or StorageError.
+    """
+    return storage_of(path).pieces(path, size)
+
+
 def refetch(path: Location, size: int, sha256: str) -> None:
     """Let the next `map_file` see what is stored now: copies of objects are fetched again."""
     storage_of(path).refetch(path, size, sha256)
@@ -194,11 +204,27 @@ def regular_size(path: Location) -> int:
     return storage_of(path).size(path)
 
 
+def file_sizes(folder: Location) -> dict[str, int]:
+    """Return the bytes of the regular files in a folder by name, which asks for no file alone."""
+    return storage_of(folder).sizes(folder)
+
+
 def require_size(path: Location, size: int) -> None:
     """Raise IntegrityError unless `path` is a regular file of `size` bytes."""
     found = regular_size(path)
     if found != size:
         raise damaged(path, f"{size} bytes", found)
+
+
+def require_sizes(folder: Location, sizes: Mapping[str, int]) -> None:
+    """Raise IntegrityError unless regular files of these names and sizes are in a folder.
+
+    The folder is listed once; what its listing does not show is asked for alone.
+    """
+    found = file_sizes(folder)
+    for name, size in sizes.items():
+        if found.get(name) != size:
+            require_size(folder / name, size)
 
 
 def file_names(folder: Location, suffix: str) -> list[str]:

@@ -113,14 +113,14 @@ def _offers(
     Units it has or had give back rows that a document now names; their other rows belong to
     documents that were deleted, and stay so. Packs without a row are left out.
     """
-    new = {r.pack.name: Offer(r.pack) for r in receipts if r.pack.rows and r.unit not in units}
+    new = {r.pack.name: Offer(r) for r in receipts if r.pack.rows and r.unit not in units}
     again = [receipt for receipt in receipts if receipt.unit in units]
     if table is not None and again:
         own = {bytes.fromhex(key) for r in receipts if r.unit not in units for key in r.keys}
         unknown = documents.keys[table.positions(documents.keys) < 0]
         wanted = frozenset(key.tobytes() for key in unknown) - own
-        back = [r.pack for r in again if not wanted.isdisjoint(map(bytes.fromhex, r.keys))]
-        new |= {pack.name: Offer(pack, wanted) for pack in back}
+        back = [r for r in again if not wanted.isdisjoint(map(bytes.fromhex, r.keys))]
+        new |= {receipt.pack.name: Offer(receipt, wanted) for receipt in back}
     return [new[name] for name in sorted(new)]
 
 

@@ -1,20 +1,18 @@
 """Resuming: what versions and receipts already hold, and the units that are left."""
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
 from sift_index.errors import BuildError
-from sift_index.formats.fileinfo import PackInfo
 from sift_index.formats.fingerprint import Fingerprint, require_same_build
 from sift_index.formats.keyorder import Keys, find_positions, sorted_keys
 from sift_index.formats.manifest import Manifest, current_version
 from sift_index.formats.meanwhile import conflict_when_replaced
-from sift_index.formats.parallel import ask_all
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import Receipt, read_receipts, receipt_keys
-from sift_index.formats.store import IndexPaths, require_size
+from sift_index.formats.store import IndexPaths, require_sizes
 from sift_index.pipelines.catalogue import Catalogue, Mask
 from sift_index.pipelines.planner import UnitPlan, cut_units
 
@@ -69,7 +67,7 @@ def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
     if reader is not None:
         require_same_build(reader.manifest.fingerprint, fingerprint)
         with conflict_when_replaced(paths, reader.manifest):
-            ask_all(partial(_require_pack, paths), reader.manifest.packs)
+            require_sizes(paths.packs, {pack.name: pack.bytes for pack in reader.manifest.packs})
     published = frozenset() if reader is None else frozenset(reader.manifest.units)
     receipts = read_receipts(paths, without=published)
     others = {receipt.build_digest for receipt in receipts} - {fingerprint.build_digest}
@@ -80,10 +78,6 @@ def read_held(paths: IndexPaths, fingerprint: Fingerprint) -> Held:
             f"build with its own command first (`sift-index status {paths.root}` shows it)"
         )
     return Held(reader, tuple(receipts))
-
-
-def _require_pack(paths: IndexPaths, pack: PackInfo) -> None:
-    require_size(paths.pack_path(pack.name), pack.bytes)
 
 
 def units_left(catalogue: Catalogue, held: Held, unit_tokens: int, build_digest: str) -> UnitPlan:

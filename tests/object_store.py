@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,16 @@ import pytest
 from sift_index.formats.location import RemotePath
 
 _numbers = itertools.count()
+_Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as the server saw it: bucket/key, and the bytes of the answer's body."""
+
+    method: str
+    path: str
+    answered: int
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,11 @@ class Bucket:
     name: str
     endpoint: str
     client: Any
+    log: list[Request]
+
+    def requests(self, prefix: str = "") -> list[Request]:
+        """What was asked of objects with this prefix since the log was last cleared."""
+        return [request for request in self.log if request.path.startswith(f"{self.name}/{prefix}")]
 
     def path(self, key: str) -> RemotePath:
         return RemotePath("s3", f"{self.name}/{key}")
@@ -44,23 +59,39 @@ class Bucket:
         self.client.delete_object(Bucket=self.name, Key=key)
 
 
+def _logged(application: _Application, log: list[Request]) -> _Application:
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        body = b"".join(application(environ, start))
+        sent = 0 if environ["REQUEST_METHOD"] == "HEAD" else len(body)
+        path = str(environ["PATH_INFO"]).lstrip("/")
+        log.append(Request(str(environ["REQUEST_METHOD"]), path, sent))
+        return [body]
+
+    return answer
+
+
 @pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """The address of a moto server, which stops at the end."""
+def s3_server() -> Iterator[tuple[str, list[Request]]]:
+    """The address of a moto server, which stops at the end, and what it was asked."""
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server, log = ThreadedMotoServer("127.0.0.1", 0, verbose=False), list[Request]()
     server.start()
+    inner: Any = server._server
+    inner.app = _logged(inner.app, log)
     host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
+    yield f"http://{host}:{port}", log
     server.stop()
 
 
 @pytest.fixture
-def bucket(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def bucket(
+    s3_server: tuple[str, list[Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Bucket:
     """An empty bucket that this process may use, and a cache of its own."""
     import boto3
 
+    s3_endpoint, log = s3_server
     settings = {
         "AWS_ENDPOINT_URL": s3_endpoint,
         "AWS_ACCESS_KEY_ID": "test",
@@ -78,4 +109,5 @@ def bucket(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     client = boto3.session.Session().client("s3", region_name="us-east-1")
     name = f"bucket-{next(_numbers)}"
     client.create_bucket(Bucket=name)
-    return Bucket(name, s3_endpoint, client)
+    log.clear()
+    return Bucket(name, s3_endpoint, client, log)

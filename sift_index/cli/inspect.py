@@ -7,7 +7,7 @@ from rich.console import Console
 
 from sift_index.cli.frame import emit, framed
 from sift_index.cli.location import index_location
-from sift_index.errors import UsageError
+from sift_index.errors import IntegrityError, UsageError
 from sift_index.formats.failures import read_failures
 from sift_index.formats.location import Location
 from sift_index.formats.reader import IndexReader
@@ -63,8 +63,7 @@ def describe(reader: IndexReader) -> dict[str, Any]:
     """Return the facts of one version of an index."""
     manifest = reader.manifest
     pack_bytes = sum(pack.bytes for pack in manifest.packs)
-    published = set(manifest.units)
-    waiting = [r for r in read_receipts(reader.paths) if r.unit not in published]
+    waiting = read_receipts(reader.paths, without=frozenset(manifest.units))
     return {
         "version": manifest.version,
         "format": manifest.format_version,
@@ -100,7 +99,10 @@ def describe_document(reader: IndexReader, document: str) -> dict[str, Any]:
 def _piece(reader: IndexReader, key: bytes) -> dict[str, Any]:
     masks = reader.lookup(key)
     if masks is None:
-        raise UsageError(f"key {key.hex()} is listed but not stored; run sift-index verify")
+        raise IntegrityError(
+            f"expected the masks of key {key.hex()}, which a document has, found none; run "
+            "sift-index verify"
+        )
     return {
         "key": key.hex(),
         "tokens": masks.tokens,

@@ -40,7 +40,7 @@ def test_what_a_user_gives_becomes_a_path(given: str | Path, expected: object) -
         ("s3://", "another form"),
         ("s3://bucket//index", "another form"),
         ("s3://bucket/../other", "another form"),
-        ("s3://bucket/index?endpoint_override=x", "leave out queries"),
+        ("s3://bucket/index?endpoint_override=x", "leave out keys and queries"),
         ("folder\0", "a zero byte in it"),
         ("s3://bucket/./index", "another form"),
     ],
@@ -48,6 +48,34 @@ def test_what_a_user_gives_becomes_a_path(given: str | Path, expected: object) -
 def test_what_names_no_place_is_refused(given: str | Path, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_location(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("s3://key:secret@bucket/index", "s3://***@bucket/index:"),
+        ("s3://key:sec/re+t@se@bucket/index", "s3://***@bucket/index:"),
+        ("s3://secret@bucket/index", "s3://***@bucket/index:"),
+        ("gs://key:secret@bucket/index", "gs://***@bucket/index:"),
+        (Path("s3://key:secret@bucket/index"), "s3:/***@bucket/index:"),
+        ("ftp://key:secret@host/index", "ftp://***@host/index:"),
+        ("file://key:secret@host/index", "file://***@host/index:"),
+        ("https://host/index?X-Amz-Signature=secret", "https://host/index:"),
+        ("s3://bucket/a@b//index", "s3://bucket/a@b//index:"),
+    ],
+)
+def test_messages_repeat_no_password(given: str | Path, shown: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_location(given)
+    assert str(caught.value).startswith(shown)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "a/" * 3000, "file:///" + "x" * 300])
+def test_a_path_longer_than_the_system_allows_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="too long; give a shorter one") as caught:
+        parse_location(path)
+    assert len(str(caught.value)) < 200
 
 
 def test_a_remote_path_has_the_operations_of_a_local_one() -> None:

@@ -155,7 +155,11 @@ def test_a_cache_that_cannot_be_written_is_a_storage_error(
     bucket: Bucket, remote_index: SmallIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setenv("SIFT_CACHE", str(tmp_path / "file"))
+    for cache in ("file", "file/below"):
+        monkeypatch.setenv("SIFT_CACHE", str(tmp_path / cache))
+        with pytest.raises(StorageError, match="expected a folder .* found a file .* SIFT_CACHE"):
+            IndexReader.open(bucket.url("index"))
+    monkeypatch.setenv("SIFT_CACHE", "/proc/none")
     with pytest.raises(StorageError, match="SIFT_CACHE to another folder"):
         IndexReader.open(bucket.url("index"))
 
@@ -354,6 +358,12 @@ def test_a_silent_endpoint_is_an_error_in_seconds(
     with pytest.raises(StorageError, match="check the network and the endpoint"):
         write_if_absent(bucket.path("index/file"), b"x")
     assert time.monotonic() - started < 30
+
+
+def test_a_password_in_an_endpoint_is_not_repeated() -> None:
+    error = OSError("cannot connect to http://user:secret@host:9000/bucket")
+    found = str(buckets.refused(RemotePath("s3", "bucket/index"), error))
+    assert "http://***@host:9000/bucket" in found and "secret" not in found
 
 
 def test_missing_credentials_are_told(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,14 @@ from sift_index.formats.store import (
     TEMP_PREFIX,
     IndexPaths,
     file_names,
+    file_pieces,
+    file_sizes,
     map_file,
     plain_name,
     read_file,
     regular_size,
     replace_atomically,
+    require_sizes,
     write_folder_if_absent,
     write_if_absent,
 )
@@ -218,6 +221,40 @@ def test_mapping_checks_the_size_and_keeps_no_descriptor(tmp_path: Path) -> None
             map_file(path, size, "")
 
 
+def _piece(path: Path, start: int, count: int) -> bytes:
+    with file_pieces(path, 4) as read:
+        return read(start, count)
+
+
+def test_pieces_of_a_file_of_the_right_size_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123")
+    assert (_piece(tmp_path / "file", 1, 2), _piece(tmp_path / "file", 3, 9)) == (b"12", b"3")
+    (tmp_path / "short").write_bytes(b"012")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    cases = {
+        "short": "expected 4 bytes, found 3",
+        "link": "regular file",
+        "none": "expected a file",
+    }
+    for name, message in cases.items():
+        with pytest.raises(IntegrityError, match=message):
+            _piece(tmp_path / name, 0, 1)
+
+
+def test_sizes_are_listed_of_regular_files_only(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"0123")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert file_sizes(tmp_path) == {"file": 4}
+    assert file_sizes(tmp_path / "none") == {}
+    require_sizes(tmp_path, {"file": 4})
+    for name, message in {"link": "regular file", "none": "expected a file"}.items():
+        with pytest.raises(IntegrityError, match=message):
+            require_sizes(tmp_path, {"file": 4, name: 4})
+    with pytest.raises(IntegrityError, match="expected 5 bytes, found 4"):
+        require_sizes(tmp_path, {"file": 5})
+
+
 def test_an_empty_or_missing_file_cannot_be_mapped(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     for name in ("empty", "missing"):
@@ -230,13 +267,17 @@ def test_a_refused_read_asks_for_permission_not_for_a_copy(
 ) -> None:
     (tmp_path / "file").write_bytes(b"data")
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     calls: list[tuple[object, str, Callable[[], object]]] = [
         (Path, "lstat", lambda: regular_size(tmp_path / "file")),
         (Path, "read_bytes", lambda: read_file(tmp_path / "file")),
         (os, "listdir", lambda: file_names(tmp_path, ".json")),
+        (os, "scandir", lambda: file_sizes(tmp_path)),
+        (os, "pread", lambda: _piece(tmp_path / "file", 0, 4)),
+        (Path, "open", lambda: _piece(tmp_path / "file", 0, 4)),
+        (Path, "is_symlink", IndexPaths(tmp_path).require_real_folders),
         (pa, "memory_map", lambda: map_file(tmp_path / "file", 4, "")),
     ]
     for owner, name, call in calls:

@@ -38,6 +38,15 @@ def test_a_build_in_a_bucket_has_the_bytes_of_one_in_a_folder(
     assert verify_index(IndexReader.open(bucket.url("index")).paths).ok
 
 
+def test_a_build_keeps_no_copy_of_a_pack(inline, corpus, bucket: Bucket, tmp_path) -> None:
+    """Packs as small as these come in one read; `test_remote_reads` counts bytes of larger ones."""
+    inline(corpus, bucket.path("index"))
+    manifest = IndexReader.open(bucket.url("index")).manifest
+    reads = [asked.path for asked in bucket.requests("index/packs/") if asked.method == "GET"]
+    assert sorted(reads) == sorted(f"{bucket.name}/index/packs/{p.name}" for p in manifest.packs)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [manifest.key_table.sha256]
+
+
 def stored(bucket: Bucket) -> dict[str, bytes]:
     """All objects but what every run says about itself."""
     return {key: bucket.get(key) for key in bucket.keys() if "/state/" not in key}

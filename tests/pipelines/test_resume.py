@@ -1,6 +1,7 @@
 """Resuming: nothing that is committed is computed again, whatever happened in between."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from sift_index.formats.identity import document_key
 from sift_index.formats.manifest import read_manifest
 from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import Receipt, read_receipts
-from sift_index.formats.store import IndexPaths, require_size
+from sift_index.formats.store import IndexPaths, require_sizes
 from sift_index.formats.writer import publish
 from sift_index.pipelines.corpus import Location
 from sift_index.pipelines.documents import Piece
@@ -305,13 +306,13 @@ def test_a_build_overtaken_by_gc_is_told_to_run_again(inline, corpus, index) -> 
     fingerprint = read_manifest(paths).fingerprint
     patch = pytest.MonkeyPatch()
 
-    def overtaken(path: Path, size: int) -> None:
+    def overtaken(folder: Path, sizes: Mapping[str, int]) -> None:
         patch.undo()
         assert compact(paths) is not None
         assert collect_garbage(paths, keep=1, grace=0).versions == (1,)
-        require_size(path, size)
+        require_sizes(folder, sizes)
 
-    patch.setattr("sift_index.pipelines.resume.require_size", overtaken)
+    patch.setattr("sift_index.pipelines.resume.require_sizes", overtaken)
     with pytest.raises(CommitConflictError, match="run the same command again"):
         read_held(paths, fingerprint)
     assert read_held(paths, fingerprint).manifest == read_manifest(paths)
