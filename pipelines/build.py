@@ -6,10 +6,12 @@ publish. Every step before publishing only adds files that the same command find
 
 import os
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sift_index.errors import CommitConflictError, UsageError
+from sift_index.formats.failures import FailedDocument
 from sift_index.formats.location import anchored
 from sift_index.formats.removal import Removal
 from sift_index.formats.store import IndexPaths
@@ -24,7 +26,12 @@ from sift_index.pipelines.corpus import CorpusReader, ignored_files, open_corpus
 from sift_index.pipelines.crew import Crew
 from sift_index.pipelines.documents import DocumentRules
 from sift_index.pipelines.events import BuildEvent
-from sift_index.pipelines.failures import FailureBudget, recorded
+from sift_index.pipelines.failures import (
+    FailureBudget,
+    TooManyFailuresError,
+    record_all,
+    recorded,
+)
 from sift_index.pipelines.plansize import require_bearable
 from sift_index.pipelines.probes import with_probes
 from sift_index.pipelines.progress import BuildProgress, build_progress
@@ -47,6 +54,13 @@ from sift_index.selection.quality import quality_for
 
 # Publications by others that a build follows before it gives up; it takes seconds, they minutes.
 ROUNDS = 5
+# Documents that cannot be read are written down before any work, for who asks meanwhile, and after
+# a build that died; so many of them, for workers wait. All are at the end.
+EARLY_RECORDS = 1000
+NOT_ALONE = (
+    "another build of this index runs: texts that no document has may be its own and stay; a later "
+    "--prune takes what is left of them"
+)
 
 
 def run_build(config: BuildConfig, progress: BuildProgress | None = None) -> BuildSummary:
@@ -71,38 +85,65 @@ def _build(
     config: BuildConfig, reader: CorpusReader, rules: DocumentRules, progress: StateWriter
 ) -> BuildSummary:
     started = time.monotonic()
+    paths, failures = IndexPaths(config.output), FailureBudget(config.max_failures)
     catalogue = scan_corpus(reader, rules, progress)
     if config.prune:
         require_prunable(catalogue)
+    unreadable = scan_failures(reader, catalogue)
+    _require_few(paths, failures, unreadable, progress)
     config = with_probes(config, reader, rules, progress)
-    paths, failures = IndexPaths(config.output), FailureBudget(config.max_failures)
     progress.note(f"loading {config.model} on {config.device}")
     with Crew(config, reader, rules) as crew:
         fingerprint = crew.fingerprint
         held = read_held(paths, fingerprint)
-        removal = removal_for(catalogue, held) if config.prune else None
         paths.create()  # not earlier: a build that is refused leaves no trace
-        progress.accept()
+        progress.accept(len(unreadable))
+        record_all(paths, unreadable[:EARLY_RECORDS])
         with recorded(paths, failures):
-            failures.add(scan_failures(reader, catalogue))
-            result, published = _until_published(
-                config, crew, held, catalogue, removal, progress, failures
-            )
+            ending = _until_published(config, crew, held, catalogue, progress, failures)
     current = read_held(paths, fingerprint)
-    failed = failed_documents(reader, catalogue, result.failed, current)
-    record_failures(paths, reader, failed, config.prune)
+    failed = failed_documents(reader, catalogue, ending.result.failed, current)
+    record_failures(paths, reader, failed, config.prune and progress.alone())
     return summarise(
         catalogue=catalogue,
         before=held,
         after=current,
-        result=result,
+        result=ending.result,
         failed=failed,
-        published=published,
+        published=ending.published,
         ignored=ignored_files(reader),
         workers=crew.size,
         seconds=time.monotonic() - started,
-        removal=removal,
+        removal=ending.removal,
     )
+
+
+def _require_few(
+    paths: IndexPaths,
+    failures: FailureBudget,
+    unreadable: Sequence[FailedDocument],
+    progress: StateWriter,
+) -> None:
+    """Stop before a model is loaded when the corpus alone has too many failures.
+
+    They are written down all the same, with the build that found them.
+    """
+    with recorded(paths, failures):
+        try:
+            failures.add(unreadable)
+        except TooManyFailuresError:
+            paths.create()
+            progress.accept(len(unreadable))
+            raise
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What a build came to; `published` a version or found nothing new, `removal` is what left."""
+
+    result: RunResult
+    published: bool
+    removal: Removal | None
 
 
 def _until_published(
@@ -110,16 +151,16 @@ def _until_published(
     crew: Crew,
     held: Held,
     catalogue: Catalogue,
-    removal: Removal | None,
-    progress: BuildProgress,
+    progress: StateWriter,
     failures: FailureBudget,
-) -> tuple[RunResult, bool]:
+) -> _Ending:
     """Run the units that are left and publish; again on top of another writer's version.
 
-    A second round finds its own units committed, and computes only what that writer deleted.
-    Raises CommitConflictError when others were faster every time.
+    A second round finds its own units committed, and computes only what that writer deleted. What
+    others added since the start is not pruned. Raises CommitConflictError when others were faster
+    every time.
     """
-    paths, result = IndexPaths(config.output), RunResult()
+    paths, result, first = IndexPaths(config.output), RunResult(), held
     digest = crew.fingerprint.build_digest
     quality = quality_for(config.quality, model_label(config.model))
     rounds = ROUNDS
@@ -131,6 +172,12 @@ def _until_published(
         found = crew.run(units, progress, failures)
         result.add(found)
         receipts = [*held.receipts, *found.receipts]
+        removal = None
+        if config.prune:
+            alone = progress.alone()  # asked now: another build may have begun since the start
+            removal = removal_for(catalogue, first, alone)
+            if not alone:
+                progress.note(NOT_ALONE)
         try:
             manifest = publish_build(
                 paths, crew.fingerprint, held, receipts, catalogue, quality, removal
@@ -143,7 +190,7 @@ def _until_published(
             progress.note(BuildEvent("conflict", reason=news))
             held = read_held(paths, crew.fingerprint)
         else:
-            return result, manifest is not None
+            return _Ending(result, manifest is not None, removal)
 
 
 def document_rules(config: BuildConfig) -> DocumentRules:

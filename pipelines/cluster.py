@@ -10,6 +10,7 @@ import ray
 from sift_index.errors import BuildError, UsageError
 from sift_index.models.loading import load_config
 from sift_index.models.size import parameter_count
+from sift_index.pipelines.address import AUTO, CURE, LOCAL, require_reachable
 from sift_index.pipelines.config import BuildConfig
 
 # Larger models take days on CPUs for what a GPU does in minutes: only for who asks for it.
@@ -21,22 +22,23 @@ def ray_session(address: str | None) -> Iterator[None]:
     """Connect to a cluster, or start Ray on this machine, and shut down only what was started.
 
     `address` None means the cluster this process already belongs to (a submitted job), else a
-    local one; `local` always starts one.
+    local one; `local` always starts one. Raises BuildError when there is none at the address.
     """
     if ray.is_initialized():
         yield
         return
+    require_reachable(address)
     try:
         ray.init(
             address=address,
-            include_dashboard=False if address in (None, "local") else None,
+            include_dashboard=False if address in (None, LOCAL) else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
     except (ConnectionError, ValueError, RuntimeError) as problem:
+        found = "none on this machine" if address == AUTO else str(problem)
         raise BuildError(
-            f"Ray cannot be reached at {address or 'this machine'}: {problem}; check --address, "
-            "or leave it out to start Ray locally"
+            f"expected a Ray cluster at {address or 'this machine'}, found {found}; {CURE}"
         ) from problem
     try:
         yield

@@ -7,6 +7,7 @@ key that differs the second time means that the file changed in between.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeGuard
 
 from sift_index.errors import DocumentError
 from sift_index.formats.failures import FailedDocument
@@ -20,6 +21,10 @@ from sift_index.runtime.compose import split_ids
 
 # Texts given to the tokenizer at once, and about how many characters of them are in memory.
 TEXTS, CHARACTERS = 256, 1 << 20
+CHANGED = (
+    "the document changed while the build ran: its token ids are not the planned ones; run the "
+    "same command again to index it as it is now"
+)
 
 
 @dataclass(frozen=True)
@@ -97,10 +102,51 @@ def scan_batch(
     reader: CorpusReader, locations: Sequence[Location], rules: DocumentRules
 ) -> list[Scanned]:
     """Read and tokenise some documents; what cannot be indexed comes back with its reason."""
-    return [item for part in _parts(reader, locations) for item in _scan(reader, part, rules)]
+    return [
+        found if isinstance(found, FailedDocument) else _cut(reader, location, found.id, ids, rules)
+        for location, found, ids in _tokenised(reader, locations, rules)
+    ]
+
+
+def read_pieces(
+    reader: CorpusReader, pieces: Sequence[Piece], rules: DocumentRules
+) -> list[Sequence[int] | FailedDocument]:
+    """Return the token ids of planned pieces, or why there are none; a document is read once."""
+    wanted: dict[Location, list[int]] = {}
+    for place, piece in enumerate(pieces):
+        wanted.setdefault(piece.location, []).append(place)
+    ids_of: dict[int, Sequence[int] | FailedDocument] = {}
+    for location, found, ids in _tokenised(reader, list(wanted), rules):
+        parts = split_ids(ids, rules.longest)
+        for place in wanted[location]:
+            failed = found if isinstance(found, FailedDocument) else None
+            ids_of[place] = failed or _planned(reader, pieces[place], parts)
+    return [ids_of[place] for place in range(len(pieces))]
+
+
+def _planned(
+    reader: CorpusReader, piece: Piece, parts: Sequence[Sequence[int]]
+) -> Sequence[int] | FailedDocument:
+    """Return the part of a document that a piece was planned as, if it is still the same."""
+    ids = list(parts[piece.number]) if piece.number < len(parts) else []
+    if ids and document_key(ids) == piece.key:
+        return ids
+    return FailedDocument(reader.source(piece.location), CHANGED)
 
 
 _Read = tuple[Location, Document | FailedDocument]
+
+
+def _tokenised(
+    reader: CorpusReader, locations: Sequence[Location], rules: DocumentRules
+) -> Iterator[tuple[Location, Document | FailedDocument, Sequence[int]]]:
+    """Yield what was read with its token ids: none for an empty text, or for what failed."""
+    writer = prompt_writer(rules.model, rules.template, rules.tokenizer)
+    for part in _parts(reader, locations):
+        texts = [found.text for _, found in part if _has_text(found)]
+        tokenised = iter(writer.documents(texts))
+        for location, found in part:
+            yield location, found, next(tokenised) if _has_text(found) else []
 
 
 def _parts(reader: CorpusReader, locations: Sequence[Location]) -> Iterator[list[_Read]]:
@@ -124,22 +170,14 @@ def _read(reader: CorpusReader, location: Location) -> Document | FailedDocument
         return FailedDocument(reader.source(location), str(problem))
 
 
-def _scan(reader: CorpusReader, part: Sequence[_Read], rules: DocumentRules) -> Iterator[Scanned]:
-    texts = [found.text for _, found in part if isinstance(found, Document) and _has_text(found)]
-    tokenised = iter(prompt_writer(rules.model, rules.template, rules.tokenizer).documents(texts))
-    for location, found in part:
-        if isinstance(found, FailedDocument):
-            yield found
-        elif not _has_text(found):
-            yield SkippedDocument(reader.source(location), "empty")
-        else:
-            yield _cut(reader, location, found.id, next(tokenised), rules)
+def _has_text(found: Document | FailedDocument) -> TypeGuard[Document]:
+    return isinstance(found, Document) and bool(found.text.strip())
 
 
 def _cut(
     reader: CorpusReader, location: Location, name: str, ids: Sequence[int], rules: DocumentRules
 ) -> Scanned:
-    """Cut a document that is not empty into pieces, or say why it is left out."""
+    """Cut a document into pieces, or say why it is left out."""
     pieces = split_ids(ids, rules.longest)
     if not pieces:
         return SkippedDocument(reader.source(location), "empty")
@@ -153,21 +191,3 @@ def _cut(
         )
     keyed = (Piece(document_key(part), len(part), location, n) for n, part in enumerate(pieces))
     return ScannedDocument(name, tuple(keyed))
-
-
-def read_pieces(
-    reader: CorpusReader, location: Location, rules: DocumentRules
-) -> tuple[str, list[Sequence[int]]]:
-    """Return a document's id and the token ids of its pieces; none for an empty text.
-
-    Raises DocumentError when it cannot be read.
-    """
-    document = reader.read(location)
-    if not _has_text(document):
-        return document.id, []
-    ids = prompt_writer(rules.model, rules.template, rules.tokenizer).document(document.text)
-    return document.id, split_ids(ids, rules.longest)
-
-
-def _has_text(document: Document) -> bool:
-    return bool(document.text.strip())

@@ -49,12 +49,17 @@ class TooManyFailuresError(BuildError):
     """More documents failed than were allowed to."""
 
 
+def record_all(paths: IndexPaths, failed: Iterable[FailedDocument]) -> None:
+    """Write a record of every one; raise BuildError or StorageError."""
+    for failure in failed:
+        record_failure(paths, failure)
+
+
 @contextmanager
 def recorded(paths: IndexPaths, failures: FailureBudget) -> Iterator[None]:
     """Write a record of every failed document when there are too many of them."""
     try:
         yield
     except TooManyFailuresError:
-        for failure in failures.found.values():
-            record_failure(paths, failure)
+        record_all(paths, failures.found.values())
         raise

@@ -134,5 +134,5 @@ class TerminalProgress:
     def update(self, units: int, tokens: int, failures: int) -> None:
         """Move the bar."""
         rate = tokens / max(time.monotonic() - self._begun, 1e-9)
-        detail = f"{rate:,.0f} tokens/s  unit {units}/{self._units}  failures {failures}"
+        detail = f"{rate:,.0f} tokens/s so far  unit {units}/{self._units}  failures {failures}"
         self._bar.update(self._task, completed=tokens, detail=detail)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sift_index.errors import CorpusError
-from sift_index.formats.keyorder import find_positions
+from sift_index.formats.keyorder import Keys, find_positions
 from sift_index.formats.removal import Removal
 from sift_index.pipelines.catalogue import Catalogue
 from sift_index.pipelines.changes import CorpusChanges, corpus_changes
@@ -18,19 +18,32 @@ from sift_index.pipelines.resume import Held
 ADVICE = "or run without --prune and remove documents by id with `sift-index delete`"
 
 
-def removal_for(catalogue: Catalogue, held: Held) -> Removal | None:
+def removal_for(catalogue: Catalogue, held: Held, alone: bool = True) -> Removal | None:
     """Return what leaves the index with the corpus as it is; None when nothing does.
 
     Documents go whose id the corpus does not have, or only with an empty or a skipped text; texts
     go that neither the corpus nor a remaining document has, those of an interrupted build that no
-    version has yet included. Raises CorpusError for a corpus that was not read as a whole or has
-    no document to index.
+    version has yet included. Unless it is `alone`: a text that no document has may be what another
+    build has committed and not published yet, so only texts that documents of the version have can
+    go, the others with a later prune. Raises CorpusError for a corpus that was not read as a whole
+    or has no document to index.
     """
     require_prunable(catalogue)
     ids = absent_ids(catalogue, corpus_changes(catalogue, held))
-    keys = held.keys
+    keys = held.keys if alone else _named_keys(held)
     removal = Removal(ids, keys[find_positions(catalogue.distinct_keys, keys) < 0])
     return removal if len(removal.ids) or len(removal.keys) else None
+
+
+def _named_keys(held: Held) -> Keys:
+    """Return the keys of the current version that a document of it has; rising, uint8 [n, 16]."""
+    if held.reader is None:
+        return np.zeros((0, 16), np.uint8)
+    table = held.reader.keys
+    named = np.zeros(len(table), bool)
+    named[table.document_places()[1]] = True
+    keys: Keys = table.keys()[named]
+    return keys
 
 
 def absent_ids(catalogue: Catalogue, changes: CorpusChanges) -> pa.LargeStringArray:

@@ -19,12 +19,15 @@ from pathlib import Path
 from types import TracebackType
 
 from sift_index import __version__
+from sift_index.errors import SiftError
 from sift_index.formats.buildstate import (
     FAILED,
     FINISHED,
     INTERRUPTED,
+    RUNNING,
     BuildState,
     forget_states,
+    read_states,
     state_path,
     write_state,
 )
@@ -81,6 +84,7 @@ class StateWriter:
         self._lock = threading.Lock()  # of writing; fields are changed by the driver's thread alone
         self._over = threading.Event()
         self._accepted = self._written = self._complained = False
+        self._unreadable = 0
         self._thread = threading.Thread(target=self._run, name="build-state", daemon=True)
 
     def __enter__(self) -> "StateWriter":
@@ -101,11 +105,24 @@ class StateWriter:
         self._state = replace(self._state, state=state, reason=reason)
         self._write()
 
-    def accept(self) -> None:
-        """Say that the output takes this build: be seen from now on, in place of earlier runs."""
-        self._accepted = True
+    def accept(self, failures: int = 0) -> None:
+        """Say that the output takes this build: be seen from now on, in place of earlier runs.
+
+        `failures` are the documents that are known to fail before any work.
+        """
+        self._accepted, self._unreadable = True, failures
+        self._state = replace(self._state, failures=failures)
         self._write()
         self._guarded(lambda: forget_states(self._paths, self._state.build))
+
+    def alone(self) -> bool:
+        """Say whether no other build of this index lives; one that cannot be read may."""
+        try:
+            found = read_states(self._paths)
+        except SiftError:
+            return False
+        own = self._state.build
+        return all(state.build == own or state.verdict() != RUNNING for state in found)
 
     def note(self, message: str) -> None:
         """Report one event or phase."""
@@ -129,6 +146,7 @@ class StateWriter:
 
     def update(self, units: int, tokens: int, failures: int) -> None:
         """Say how much of it is done, in absolute numbers."""
+        failures += self._unreadable
         self._state = replace(self._state, units_done=units, tokens_done=tokens, failures=failures)
         self._metrics.left(self._state.units - units, self._state.tokens - tokens)
         self._progress.update(units, tokens, failures)

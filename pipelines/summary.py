@@ -26,7 +26,8 @@ class BuildSummary:
     by an interrupted one, `known_keys` were in an earlier version. `version` is the current one.
     Of the documents of earlier versions, `pruned_documents` left the index with this run, because
     the corpus does not have them any more, and `pruned_keys` with them. `reissued` counts units
-    that were late and given to a second worker.
+    that were late and given to a second worker. `tokens_per_second` are the new tokens over the
+    `seconds` of the whole run; a running build's are those of its units alone, so they are more.
     """
 
     documents: int
@@ -76,10 +77,11 @@ class BuildSummary:
             f"keys        {self.keys:,}: {self.new_keys:,} computed now, {self.resumed_keys:,} "
             f"committed before, {self.known_keys:,} in an earlier version; "
             f"{self.split:,} documents split",
-            f"work        {self.new_tokens:,} tokens in {self.seconds:.1f} s = "
-            f"{self.tokens_per_second:,.0f} tokens/s, {self.units:,} units, {self.workers} "
+            f"work        {self.new_tokens:,} tokens in {self.units:,} units, {self.workers} "
             f"workers, {self.retries} retries, {self.timeouts} timeouts, "
             f"{self.reissued} late units given to a second worker",
+            f"whole run   {self.seconds:.1f} s = {self.tokens_per_second:,.0f} tokens/s, with "
+            "reading the corpus, loading the model and publishing",
             f"size        {self.index_bytes:,} bytes; the KV cache of the same documents would be "
             f"{self.kv_bytes:,} ({self.kv_bytes / max(1, self.index_bytes):,.0f} x)",
         ]

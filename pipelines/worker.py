@@ -17,11 +17,9 @@ from itertools import islice
 import ray
 import torch
 
-from sift_index.errors import DocumentError
 from sift_index.fingerprints import build_fingerprint
 from sift_index.formats.failures import FailedDocument
 from sift_index.formats.fingerprint import Fingerprint
-from sift_index.formats.identity import document_key
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.packs import write_pack
 from sift_index.formats.receipts import Receipt, commit, reuse_receipt
@@ -80,6 +78,8 @@ class BuildWorker:
     """
 
     def __init__(self, config: BuildConfig, reader: CorpusReader, rules: DocumentRules) -> None:
+        # The CPUs that it has not claimed are busy with other workers and tasks.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._config = config
         self._reader = reader
         self._rules = rules
@@ -132,12 +132,13 @@ class BuildWorker:
         done: list[Piece] = []
         documents: list[Sequence[int]] = []
         failed: list[FailedDocument] = []
-        for piece in unit.pieces:
-            try:
-                documents.append(self._ids(piece))
+        pieces = list(unit.pieces)
+        for piece, ids in zip(pieces, read_pieces(self._reader, pieces, self._rules), strict=True):
+            if isinstance(ids, FailedDocument):
+                failed.append(ids)
+            else:
                 done.append(piece)
-            except DocumentError as problem:
-                failed.append(self._failure(piece, str(problem)))
+                documents.append(ids)
         return done, documents, failed
 
     def _launch(
@@ -226,16 +227,6 @@ class BuildWorker:
             },
         )
         return commit(self._paths, receipt)
-
-    def _ids(self, piece: Piece) -> list[int]:
-        _, pieces = read_pieces(self._reader, piece.location, self._rules)
-        ids = list(pieces[piece.number]) if piece.number < len(pieces) else []
-        if not ids or document_key(ids) != piece.key:
-            raise DocumentError(
-                "the document changed while the build ran: its token ids are not the planned "
-                "ones; run the same command again to index it as it is now"
-            )
-        return ids
 
 
 def _place() -> Place:

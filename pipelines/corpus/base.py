@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sift_index.errors import CorpusError, DocumentError, UsageError
+
 # Position of a file (or folder) whose documents cannot be listed; reading it says why.
 NOT_LISTED = -1
 
@@ -32,6 +34,14 @@ class Document:
 
     id: str
     text: str
+
+
+class UnusableCorpusError(CorpusError, UsageError):
+    """What was given as a corpus, or as the name of a field, cannot be one: wrong usage."""
+
+
+class MissingFieldError(DocumentError):
+    """A record, or a table, does not have a field that was asked for."""
 
 
 class CorpusReader(Protocol):

@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from sift_index.errors import CorpusError, DocumentError
-from sift_index.pipelines.corpus.base import Document, Location
+from sift_index.pipelines.corpus.base import (
+    Document,
+    Location,
+    MissingFieldError,
+    UnusableCorpusError,
+)
 from sift_index.pipelines.corpus.cache import Latest
 from sift_index.pipelines.corpus.fields import ID_FIELDS, Fields
 from sift_index.pipelines.corpus.unicode import not_utf8
@@ -84,8 +89,8 @@ def _split(path: Path, fields: Fields) -> _Splits:
 def _narrowed(name: str, table: Any, fields: Fields) -> Any:
     try:
         return table.with_format(None).select_columns(fields.columns(table.column_names))
-    except DocumentError as error:
-        raise CorpusError(f"{name}: {error}") from error
+    except MissingFieldError as error:
+        raise UnusableCorpusError(f"{name}: {error}") from error
 
 
 def _load(path: Path, fields: Fields) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sift_index.errors import DocumentError
-from sift_index.pipelines.corpus.base import Document
+from sift_index.pipelines.corpus.base import Document, MissingFieldError
 from sift_index.pipelines.corpus.unicode import encodable
 
 ID_FIELDS = ("id", "doc_id", "_id")
@@ -31,7 +31,7 @@ class Fields:
     def columns(self, names: Collection[str]) -> list[str]:
         """Return the columns to read, the text first.
 
-        Raises DocumentError with the reason when one does not exist.
+        Raises MissingFieldError with the reason when one does not exist.
         """
         _require(names, self.text, "--text-field")
         id_field = self.id_field(names)
@@ -87,7 +87,7 @@ def _id(record: Mapping[str, object], field: str) -> str:
 
 def _require(names: Collection[str], field: str, option: str) -> None:
     if field not in names:
-        raise DocumentError(
+        raise MissingFieldError(
             f"expected a field {field!r}, found {_listed(names)}; name the field with {option}"
         )
 

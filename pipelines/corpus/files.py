@@ -16,6 +16,8 @@ from sift_index.pipelines.corpus.base import (
     Document,
     FileFormat,
     Location,
+    MissingFieldError,
+    UnusableCorpusError,
 )
 from sift_index.pipelines.corpus.tree import Entry, Kind, walk
 
@@ -42,7 +44,8 @@ class FileReader:
             for position in self.format.positions(self.root / self.file):
                 yield Location(self.file, position)
         except (OSError, DocumentError) as error:
-            raise CorpusError(f"{printable(self.file)}: {_reason(error)}") from error
+            kind = UnusableCorpusError if isinstance(error, MissingFieldError) else CorpusError
+            raise kind(f"{printable(self.file)}: {_reason(error)}") from error
 
     def read(self, location: Location) -> Document:
         """Read one document; raises DocumentError."""

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from sift_index.errors import CorpusError
-from sift_index.pipelines.corpus.base import CorpusReader, FileFormat
+from sift_index.pipelines.corpus.base import CorpusReader, FileFormat, UnusableCorpusError
 from sift_index.pipelines.corpus.dataset import BUILDERS, DatasetReader
 from sift_index.pipelines.corpus.fields import Fields
 from sift_index.pipelines.corpus.files import FileReader, FolderReader, ignored_files, printable
@@ -29,11 +29,11 @@ def open_corpus(
     """Open a folder of files, one file, or a data set saved on disk.
 
     `without` is a folder that holds no documents, such as an index that lies inside the corpus.
-    Raises CorpusError when the path does not exist, holds nothing that is read, is damaged as a
-    whole, or lacks the columns asked for.
+    Raises UnusableCorpusError when the path does not exist, holds nothing that is read or lacks the
+    columns asked for, CorpusError when it is damaged as a whole.
     """
     if not os.path.exists(path):
-        raise CorpusError(
+        raise UnusableCorpusError(
             f"expected a corpus at {printable(os.fspath(path))!r}, found no such file or folder; "
             "give the path of local data (nothing is downloaded)"
         )
@@ -67,7 +67,7 @@ def _reader(path: Path, fields: Fields, without: str | None) -> CorpusReader:
     if path.is_file() and suffix in BUILDERS:
         return DatasetReader(path, fields)
     found = f"a file ending in {suffix!r}" if path.is_file() else "something else"
-    raise CorpusError(
+    raise UnusableCorpusError(
         f"{printable(path.name)}: expected a folder or a regular file ending in "
         f"{', '.join([*formats, *BUILDERS])}, found {found}; convert it to one of these"
     )
@@ -86,10 +86,10 @@ def _folder(path: Path, formats: dict[str, FileFormat], without: str | None) -> 
     return reader
 
 
-def _nothing_readable(reader: FolderReader) -> CorpusError:
+def _nothing_readable(reader: FolderReader) -> UnusableCorpusError:
     ignored = ignored_files(reader)
     example = f" (such as {ignored.example!r})" if ignored.count else ""
-    return CorpusError(
+    return UnusableCorpusError(
         f"{printable(str(reader.root))}: expected files ending in {', '.join(reader.formats)}, "
         f"found none and {ignored.count} other files{example}; convert them or give another folder"
     )

@@ -11,7 +11,7 @@ from rich.console import Console
 from sift_index.cli.frame import FAILED, PARTIAL, emit, framed
 from sift_index.cli.location import index_location
 from sift_index.errors import UsageError
-from sift_index.formats.location import Location, anchored
+from sift_index.formats.location import Location, anchored, parse_location
 
 if TYPE_CHECKING:
     from sift_index.pipelines.config import BuildConfig
@@ -144,6 +144,6 @@ def _outcome(summary: "BuildSummary") -> int:
     return PARTIAL if summary.failed else 0
 
 
-def default_index(corpus: Path) -> Path:
+def default_index(corpus: Path) -> Location:
     """Return the index folder for a corpus that was given without one."""
-    return Path(f"{corpus.resolve().stem}.sift")
+    return parse_location(f"{corpus.resolve().stem}.sift")

@@ -23,7 +23,7 @@ Speak = Callable[[str], None]
 @click.command()
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     default=Path("sift-demo"),
     show_default=True,
     help="Where the index and summary.json go.",

@@ -54,7 +54,7 @@ def explain(
     """
     import torch
 
-    from sift_index.runtime.crossover import find_crossover
+    from sift_index.runtime.crossover import find_crossover, packaged_tables, read_crossover
     from sift_index.runtime.explain import explain as explained
     from sift_index.runtime.index import SiftIndex
 
@@ -62,7 +62,8 @@ def explain(
     table_of_device = find_crossover(crossover, place)
     opened = SiftIndex.open(index)
     plan = opened.compose(_prompt(opened, documents, question, model), level, quality)
-    found = explained(plan, table_of_device)
+    measured = map(read_crossover, sorted(packaged_tables().glob("*.yaml")))
+    found = explained(plan, table_of_device, measured)
     emit(found.to_json(), lambda console: _show(console, found, documents), output)
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sift_index.cli.unfinished import explained
 from sift_index.errors import (
     BuildInterrupted,
     CommitConflictError,
@@ -22,10 +23,11 @@ from sift_index.errors import (
     UsageError,
 )
 
-EXIT_CODES = """Exit codes: 0 done; 1 failed; 2 wrong usage; 3 built, but some documents failed;
-4 the index is damaged, missing or needs another reader; 5 the index does not fit this model or
-build; 6 another writer published first (run the same command again); 130 interrupted,
-143 terminated by SIGTERM (run the same command to resume)."""
+EXIT_CODES = """Exit codes: 0 done; 1 failed while it ran; 2 wrong usage: an argument, an option or
+a file named by one cannot be used as given; 3 built, but some documents failed; 4 the index is
+damaged, missing or needs another reader; 5 the index does not fit this model or build; 6 another
+writer published first (run the same command again); 130 interrupted, 143 terminated by SIGTERM
+(run the same command to resume)."""
 
 FAILED, USAGE, PARTIAL, DAMAGED, MISMATCH, CONFLICT, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
@@ -56,7 +58,8 @@ def framed(command: Callable[..., int | None]) -> Callable[..., None]:
         warnings.showwarning = _show_warning
         try:
             code = command(*args, output=output, **kwargs)
-        except SiftError as error:
+        except SiftError as problem:
+            error = explained(problem, kwargs.get("index"))
             _show_error(error, output)
             code = exit_code(error)
         except KeyboardInterrupt as stop:

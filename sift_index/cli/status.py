@@ -144,7 +144,8 @@ def _work(build: BuildState) -> str:
     share = build.tokens_done / max(1, build.tokens)
     text = (
         f"{build.units_done:,} of {build.units:,} units, {build.tokens_done:,} of "
-        f"{build.tokens:,} tokens ({share:.1%}), {build.tokens_per_second:,} tokens/s"
+        f"{build.tokens:,} tokens ({share:.1%}), {build.tokens_per_second:,} tokens/s in its "
+        "last 5 minutes"
     )
     left = build.eta_seconds if build.verdict() == RUNNING else None
     return text if left is None else f"{text}, {_span(left)} left"

@@ -1,9 +1,11 @@
 """Why a prompt is as sparse as it is: what each segment became, and where scores are left."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sift_index.runtime.crossover import Crossover
+from sift_index.runtime.gain import why_little
 from sift_index.runtime.plan import PromptPlan, SegmentOutcome
 
 REASONS = {
@@ -58,10 +60,13 @@ class Explanation:
         return {**asdict(self), "segments": segments, "most": self.most}
 
 
-def explain(plan: PromptPlan, crossover: Crossover | None = None) -> Explanation:
-    """Explain a plan: segments, densities by layer, and notes of the composition.
+def explain(
+    plan: PromptPlan, crossover: Crossover | None = None, elsewhere: Iterable[Crossover] = ()
+) -> Explanation:
+    """Explain a plan: segments, densities by layer, notes, and why it gains little if it does.
 
     crossover: the table that decides whether the prompt runs dense; None for sparse always.
+    elsewhere: without it, tables of other devices, for what they say about so short a prompt.
     """
     decision = None if crossover is None else crossover.decide(plan.sparse)
     dense = decision is not None and decision.dense
@@ -77,6 +82,10 @@ def explain(plan: PromptPlan, crossover: Crossover | None = None) -> Explanation
         segments=plan.outcomes,
         total=shares[0],
         layers=tuple(shares[1:]),
-        notes=(*plan.notes(), *([str(decision)] if dense else [])),
+        notes=(
+            *plan.notes(),
+            *([str(decision)] if dense else []),
+            *why_little(plan, elsewhere if crossover is None else (crossover,)),
+        ),
         dense=dense,
     )

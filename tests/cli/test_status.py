@@ -63,7 +63,7 @@ def test_a_finished_build(index):
     (build,) = found["builds"]
     assert build["units"] == build["units_done"] == found["committed_units"] > 1
     assert build["tokens"] == build["tokens_done"] == found["tokens"]
-    assert build["failures"] == 0  # of units; latin.txt could not be read at all
+    assert build["failures"] == 1
     assert found["failed"][0]["source"] == "latin.txt" and "UTF-8" in found["failed"][0]["reason"]
     assert (found["unpublished_units"], found["failed_documents"]) == (0, 1)
     timing = found["timing"]
@@ -82,7 +82,8 @@ def test_a_running_build_says_how_far_it_is(index):
     )  # fmt: skip
     text = call("status", index).stdout
     assert "state       running; last sign of life" in text
-    assert "4 of 10 units, 250 of 1,000 tokens (25.0%), 5 tokens/s, 2 min 30 s left" in text
+    assert "4 of 10 units, 250 of 1,000 tokens (25.0%), 5 tokens/s in its last 5 minutes" in text
+    assert "last 5 minutes, 2 min 30 s left" in text
     assert "2 retries, 1 workers lost" in text and "event=retry unit=1a" in text
     assert as_json(index)["builds"][0]["eta_seconds"] == 150
 
@@ -110,6 +111,30 @@ def test_the_first_build_has_no_version_yet(index):
     assert (found["version"], found["documents"]) == (None, 0)
     assert found["unpublished_units"] == found["committed_units"] > 1
     assert "no version yet" in call("status", index).stdout
+
+
+UNFINISHED = [
+    "inspect {}", "verify {}", "versions {}", "delete {} a", "compact {}", "gc {} --keep 1",
+    "export {} {}/out.parquet", "explain {} {}", "eval {}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", UNFINISHED)
+def test_an_unfinished_build_is_pointed_at(index, line):
+    units = len(list((index / "commits").iterdir()))
+    for path in [*index.glob("manifest-*"), *index.glob("keys-*")]:
+        path.unlink()
+    become(index, "interrupted")
+    found = call(*(word.format(index) for word in line.split()))
+    assert found.exit_code == 4
+    assert f"not published one yet, with {units} committed units" in found.stderr
+    assert f"`sift-index status {index}`" in found.stderr and "again to resume" in found.stderr
+
+
+def test_a_version_that_is_not_there_is_no_unfinished_build(index, tmp_path):
+    for arguments in (["inspect", index, "--version", "9"], ["verify", tmp_path / "nowhere"]):
+        found = call(*arguments)
+        assert found.exit_code == 4 and "sift-index status" not in found.stderr
 
 
 def test_an_index_whose_builds_left_no_word(index):

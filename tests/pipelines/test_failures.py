@@ -1,13 +1,17 @@
 """`--max-failures`: counted by document, stopped in time, written down."""
 
+from contextlib import suppress
+
 import pytest
 
-from sift_index.errors import BuildError
+from sift_index.errors import BuildError, FingerprintMismatchError
 from sift_index.formats.failures import FailedDocument, read_failures
 from sift_index.formats.receipts import read_receipts
 from sift_index.formats.store import IndexPaths
 from sift_index.pipelines.failures import FailureBudget, TooManyFailuresError, recorded
 from sift_index.pipelines.scanning import scan_corpus
+from sift_index.pipelines.status import IndexStatus, index_status
+from sift_index.pipelines.worker import BuildWorker
 from tests.pipelines.builds import InlineCrew, text, write_corpus
 
 
@@ -99,3 +103,47 @@ def test_a_build_stopped_for_failures_keeps_what_is_committed_and_resumes(
     assert len(kept) == 3
     again = inline(corpus, index, max_failures=3, unit_tokens=300)
     assert (again.resumed_keys, again.new_keys, again.indexed) == (3, 0, 3)
+
+
+def test_too_many_failures_in_the_corpus_stop_a_build_before_a_model_is_loaded(
+    inline, corpus, tmp_path, monkeypatch
+) -> None:
+    def load(*arguments):
+        raise AssertionError("workers were started")
+
+    monkeypatch.setattr("sift_index.pipelines.build.Crew", load)
+    with pytest.raises(TooManyFailuresError, match="at most 2 .*found 3"):
+        inline(corpus, tmp_path / "index", max_failures=2)
+    found = index_status(IndexPaths(tmp_path / "index"), 100)
+    assert (found.state, found.failed_documents, found.builds[0].failures) == ("failed", 3, 3)
+    assert "TooManyFailuresError" in found.builds[0].reason
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_documents_that_cannot_be_read_are_seen_while_the_build_runs_and_after_it_died(
+    inline, corpus, tmp_path, monkeypatch, dies
+) -> None:
+    paths, run, seen = IndexPaths(tmp_path / "index"), BuildWorker.run_unit, list[IndexStatus]()
+
+    def run_unit(self, unit):
+        if dies:
+            raise KeyboardInterrupt
+        seen.append(index_status(paths, 100))
+        return run(self, unit)
+
+    monkeypatch.setattr(BuildWorker, "run_unit", run_unit)
+    with suppress(KeyboardInterrupt):
+        inline(corpus, tmp_path / "index")
+    found = index_status(paths, 100) if dies else seen[0]
+    assert found.state == ("interrupted" if dies else "running")
+    assert (found.failed_documents, found.builds[0].failures) == (3, 3)
+    assert [failure.source for failure in found.failed] == ["bad0.txt", "bad1.txt", "bad2.txt"]
+    assert all("UTF-8" in failure.reason for failure in found.failed)
+
+
+def test_a_build_that_is_refused_writes_no_records(inline, corpus, tmp_path) -> None:
+    good = write_corpus(tmp_path / "good", {"a.txt": text(300, 9)})
+    inline(good, tmp_path / "index")
+    with pytest.raises(FingerprintMismatchError):
+        inline(corpus, tmp_path / "index", prefix="Another: ")
+    assert read_failures(IndexPaths(tmp_path / "index")) == []

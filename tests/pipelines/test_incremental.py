@@ -15,6 +15,7 @@ from sift_index.formats.reader import IndexReader
 from sift_index.formats.receipts import read_receipts
 from sift_index.formats.store import IndexPaths
 from sift_index.formats.writer import publish
+from sift_index.pipelines.planner import Unit
 from sift_index.pipelines.scanning import scan_corpus
 from sift_index.pipelines.summary import BuildSummary
 from sift_index.pipelines.worker import BuildWorker
@@ -310,3 +311,82 @@ def test_the_summary_says_what_was_pruned(pruned) -> None:
     assert "2 documents that the corpus does not have any more, 2 keys" in "\n".join(pruned.lines())
     values = json.loads(json.dumps(pruned.to_json()))
     assert (values["pruned_documents"], values["pruned_keys"]) == (2, 2)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Another corpus, of several units, that is built into the same index."""
+    return write_corpus(tmp_path / "other", {f"b{i}.txt": text(500 + i, 50 + i) for i in range(4)})
+
+
+def after_the_first_unit(monkeypatch, action) -> None:
+    """Let something happen while a build is at work: once, when it has committed a unit."""
+    run, done = BuildWorker.run_unit, list[Unit]()
+
+    def run_unit(self, unit):
+        outcome = run(self, unit)
+        if not done:
+            done.append(unit)
+            action()
+        return outcome
+
+    monkeypatch.setattr(BuildWorker, "run_unit", run_unit)
+
+
+@pytest.mark.parametrize("published", ["nothing", "corpus", "theirs"])
+def test_prune_leaves_alone_what_another_build_has_committed(
+    inline, corpus, index, other, monkeypatch, published
+) -> None:
+    """Whether no version has their first unit yet, or a build that was faster published it."""
+    if published != "nothing":
+        inline(corpus, index)
+        os.unlink(corpus / "02.txt")
+    pruned: list[BuildSummary] = []
+
+    def prune() -> None:
+        if published == "theirs":
+            inline(write_corpus(corpus, {"new.txt": text(180, 98)}), index)
+        pruned.append(inline(corpus, index, prune=True))
+
+    after_the_first_unit(monkeypatch, prune)
+    found = inline(other, index)
+    (then,) = pruned
+    gone = 0 if published == "nothing" else 1
+    assert (then.pruned_documents, then.pruned_keys, found.indexed) == (gone, gone, 4)
+    reader = IndexReader.open(index, then.version)
+    assert sum(key_of(index, path.name) in reader for path in other.iterdir()) == 1
+    assert all(IndexReader.open(index).lookup(key_of(index, p.name)) for p in other.iterdir())
+    assert IndexReader.open(index).verify().ok and names(index) >= set(os.listdir(other))
+
+
+def test_prune_leaves_the_records_of_another_build_alone(
+    inline, corpus, index, other, monkeypatch
+) -> None:
+    inline(corpus, index)
+    write_corpus(other, {"bad.txt": b"caf\xe9"})
+    meanwhile: list[str] = []
+
+    def prune() -> None:
+        inline(corpus, index, prune=True)
+        meanwhile.extend(record.source for record in read_failures(IndexPaths(index)))
+
+    after_the_first_unit(monkeypatch, prune)
+    inline(other, index)
+    assert meanwhile == ["bad.txt"]
+
+
+def test_what_a_prune_had_to_leave_goes_with_the_next_one(
+    inline, corpus, index, other, monkeypatch
+) -> None:
+    """The other build dies: what it committed belongs to no document, and to nobody at work."""
+
+    def prune_and_die() -> None:
+        inline(corpus, index, prune=True)
+        raise KeyboardInterrupt
+
+    after_the_first_unit(monkeypatch, prune_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        inline(other, index)
+    kept = len(IndexReader.open(index))
+    found = inline(corpus, index, prune=True)
+    assert (kept, found.pruned_keys, len(IndexReader.open(index))) == (9, 1, 8)

@@ -60,7 +60,7 @@ def test_without_any_speed_the_time_left_is_unknown(monkeypatch) -> None:
 
 def test_a_file_gets_a_log_and_a_terminal_a_bar() -> None:
     assert isinstance(build_progress(io.StringIO()), LogProgress)
-    assert "tokens/s" in _on_a_terminal(lambda stream: report(_bar(stream)))
+    assert "tokens/s so far" in _on_a_terminal(lambda stream: report(_bar(stream)))
 
 
 def test_the_bar_shows_units_failures_and_notes_as_they_are() -> None:

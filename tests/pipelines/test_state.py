@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,39 @@ def test_names_that_are_no_unicode_are_written_escaped(paths, monkeypatch) -> No
     found = only(paths)
     assert (found.corpus, found.reason) == ("caf\\udce9", "BuildError: caf\\udce9 is gone")
     assert found.message == "loading model\\udce9" and found.command.endswith("'caf\\udce9'")
+
+
+@pytest.mark.parametrize(
+    ("state", "minutes", "alone"),
+    [("running", 0, False), ("running", 5, True), ("finished", 0, True), ("interrupted", 0, True)],
+)
+def test_a_build_is_alone_unless_another_one_lives(paths, state, minutes, alone) -> None:
+    moment = (datetime.now(UTC) - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with a_writer(paths) as writer:
+        paths.create()
+        writer.accept()
+        assert writer.alone()
+        write_state(paths, replace(only(paths), build="f" * 16, state=state, updated=moment))
+        assert writer.alone() == alone
+
+
+def test_a_build_whose_state_cannot_be_read_may_live(paths) -> None:
+    with a_writer(paths) as writer:
+        paths.create()
+        writer.accept()
+        (paths.state / ("f" * 16 + ".json")).write_bytes(b"{}")
+        assert not writer.alone()
+
+
+def test_documents_that_failed_before_any_work_count(paths) -> None:
+    progress = Recorder()
+    with a_writer(paths, progress) as writer:
+        paths.create()
+        writer.accept(3)
+        assert only(paths).failures == 3
+        writer.start(2, 20)
+        writer.update(1, 10, 1)
+    assert only(paths).failures == 4 and progress.numbers[-1] == (1, 10, 4)
 
 
 def test_a_store_that_comes_back_is_written_again(paths, monkeypatch) -> None:

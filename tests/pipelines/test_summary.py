@@ -243,6 +243,8 @@ def test_the_lines_and_the_json_say_the_same(inline, corpus, index) -> None:
     found = inline(corpus, index, max_tokens=LONGEST)
     lines = "\n".join(found.lines())
     assert "16: 5 indexed, 4 duplicates, 3 empty, 0 too long, 4 failed" in lines
+    rate = f"{found.seconds:.1f} s = {found.tokens_per_second:,.0f} tokens/s, with reading"
+    assert f"whole run   {rate}" in lines and lines.count("tokens/s") == 1
     assert "2 files, such as photo.jpg" in lines and "version 1, published" in lines
     values = json.loads(json.dumps(found.to_json()))
     assert values["documents"] == 16

@@ -13,17 +13,20 @@ import pytest
 import torch
 
 from sift_index.errors import ModelError, UsageError
+from sift_index.formats.failures import FailedDocument
+from sift_index.formats.identity import document_key
 from sift_index.formats.masks import DocumentMasks
 from sift_index.formats.packs import Pack, write_pack
 from sift_index.formats.receipts import Receipt, commit, read_receipt, read_receipts
 from sift_index.formats.store import IndexPaths
 from sift_index.pipelines.build import document_rules
 from sift_index.pipelines.cataloguing import catalogue_of
-from sift_index.pipelines.corpus import open_corpus
-from sift_index.pipelines.documents import ScannedDocument, scan_batch
+from sift_index.pipelines.corpus import Location, open_corpus
+from sift_index.pipelines.documents import ScannedDocument, read_pieces, scan_batch
 from sift_index.pipelines.planner import Unit, UnitPlan, cut_units, unit_id
 from sift_index.pipelines.scanned import scanned_batch
 from sift_index.pipelines.worker import BuildWorker
+from sift_index.prompts import PromptWriter
 from sift_index.selection.extractor import Extractor
 from tests.pipelines.builds import hashes, identities, text, tiny_config, write_corpus
 
@@ -215,6 +218,47 @@ def test_a_document_that_changed_is_left_out_and_the_rest_committed(site) -> Non
     assert [r.unit for r in read_receipts(site.paths)] == [unit_id(rest, digest)]
     assert outcome.receipt.keys == tuple(sorted(piece.key.hex() for piece in rest))
     assert outcome.receipt.failed == outcome.failed
+
+
+def test_a_unit_is_tokenised_at_once_and_a_bad_document_is_still_alone(site, monkeypatch) -> None:
+    (site.corpus / "4.txt").write_text("x" * 90)
+    unit, together = site.unit(), PromptWriter.documents
+    given: list[int] = []
+
+    def documents(self, texts):
+        given.append(len(texts))
+        return together(self, texts)
+
+    monkeypatch.setattr(PromptWriter, "documents", documents)
+    write_corpus(site.corpus, {"1.txt": b"caf\xe9", "4.txt": "", "2.txt": text(500, 9)})
+    outcome = site.worker().run_unit(unit)
+    assert given == [3]
+    reasons = {failure.source: failure.reason for failure in outcome.failed}
+    assert reasons.keys() == {"1.txt", "2.txt", "4.txt"} and "UTF-8" in reasons["1.txt"]
+    assert all("changed while the build ran" in reasons[name] for name in ("2.txt", "4.txt"))
+    assert len(outcome.receipt.keys) == 2
+
+
+def test_a_split_document_is_read_once_for_all_of_its_pieces(site, monkeypatch) -> None:
+    rules = replace(site.rules, longest=100)
+    pieces = [
+        piece
+        for document in scan_batch(site.reader, list(site.reader.locations()), rules)
+        if isinstance(document, ScannedDocument)
+        for piece in document.pieces
+    ]
+    pieces.sort(key=lambda piece: (piece.tokens, piece.key))  # as planned: parts lie apart
+    read, places = type(site.reader).read, list[Location]()
+
+    def reading(self, location):
+        places.append(location)
+        return read(self, location)
+
+    monkeypatch.setattr(type(site.reader), "read", reading)
+    found = read_pieces(site.reader, pieces, rules)
+    done = [ids for ids in found if not isinstance(ids, FailedDocument)]
+    assert [document_key(ids) for ids in done] == [piece.key for piece in pieces]
+    assert sorted(place.file for place in places) == [f"{n}.txt" for n in range(4)]
 
 
 def test_the_same_unit_is_whole_once_the_document_is_back(site) -> None:

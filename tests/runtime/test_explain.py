@@ -41,7 +41,7 @@ def test_densities_are_those_of_the_masks_layer_by_layer():
 def test_notes_of_the_composition_are_passed_on():
     between = Segment([7, 7], glue=True)
     plan = plan_of(HEAD, DOCUMENTS[0], between, DOCUMENTS[1], between, DOCUMENTS[2], QUERY)
-    assert explain(plan).notes == tuple(plan.notes()) != ()
+    assert explain(plan).notes[:1] == tuple(plan.notes()) != ()
 
 
 def test_an_empty_prompt():
