@@ -5,12 +5,15 @@ a thread that goes on, and a generator may leave a block in another context than
 so a block that was left counts nowhere any more, whoever still remembers it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import torch
 
 Value = TypeVar("Value")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Blocks(Generic[Value]):
@@ -38,3 +41,12 @@ class Blocks(Generic[Value]):
         """Yield the values of the blocks that are open in this context."""
         for block in reversed(self._entered.get()):
             yield from tuple(block)  # another thread may empty it meanwhile
+
+
+def uncompiled(function: Function) -> Function:
+    """Return a function that a compiled model calls as it is.
+
+    A graph would keep the block that was open when it was made, and not ask which one is now.
+    """
+    found: Function = torch.compiler.disable(function)
+    return found

@@ -100,7 +100,15 @@ def _attention_modules(model: Any) -> list[Any]:
             for name, module in model.named_modules()
             if hasattr(module, "layer_idx") and hasattr(module, "o_proj")
         ]
-    return [model.get_submodule(name) for name in _attentions[model]]
+    return [module for name in _attentions[model] if (module := _submodule(model, name))]
+
+
+def _submodule(model: Any, name: str) -> Any | None:
+    """Return a module by name, None where somebody has taken it out."""
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        return None
 
 
 def _foreign_code(module: Any) -> str | None:

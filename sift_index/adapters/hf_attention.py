@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from sift_index.adapters.blocks import Blocks
+from sift_index.adapters.blocks import Blocks, uncompiled
 from sift_index.errors import PlanError, SiftWarning
 
 NAME = "sift"
@@ -50,6 +50,11 @@ Handler: TypeAlias = AttentionHandler | BatchHandler
 _NOT_THIS_THREAD = (
     "this call runs densely: a plan is active for this model in another thread, not in this one; "
     "start the thread with contextvars.copy_context().run, or open the block inside it"
+)
+
+_NO_GRADIENTS = (
+    "no gradients flow through sparse attention here, so that those of the layers below are wrong: "
+    "run the model under torch.inference_mode(), or train it without a plan"
 )
 
 # Two models in one thread, or one model twice, keep their own.
@@ -116,6 +121,7 @@ def _switch_off(model: Any) -> None:
             del _switched[model]
 
 
+@uncompiled
 def _attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -130,7 +136,7 @@ def _attention(
     handler = active_handler(module.config)
     if handler is None:
         if module.layer_idx == 0:
-            warnings.warn(_NOT_THIS_THREAD, SiftWarning, stacklevel=2)
+            warnings.warn(_NOT_THIS_THREAD, SiftWarning, stacklevel=3)
         fallback: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
@@ -142,14 +148,30 @@ def _attention(
         )
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = _attended(handler, layer, query, key, value, scale)
+    if query.requires_grad and not out.requires_grad:
+        warnings.warn(_NO_GRADIENTS, SiftWarning, stacklevel=3)
+    return out, None
+
+
+def _attended(
+    handler: Handler,
+    layer: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Return [B, R, heads, D]."""
     if isinstance(handler, BatchHandler):
-        return handler.attend_batch(layer, query, key, value, scale), None
+        return handler.attend_batch(layer, query, key, value, scale)
     if query.shape[0] != 1:
         raise PlanError(f"expected one prompt per call, found a batch of {query.shape[0]}")
     out = handler.attend(layer, query[0], key[0], value[0], scale)
-    return out.transpose(0, 1)[None].contiguous(), None
+    return out.transpose(0, 1)[None].contiguous()
 
 
+@uncompiled
 def _mask(*, config: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:
     """Mask as transformers calls it: None under a handler, which is causal by itself."""
     handler = active_handler(config)

@@ -1,13 +1,26 @@
 """The few places where transformers versions differ in how a model is called."""
 
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model that a wrapper of torch.compile holds; any other as it is."""
+    return getattr(model, "_orig_mod", model)
 
 
 def cache_argument(model: Any) -> str:
     """Return the name under which `model` takes its KV cache: `cache` or `past_key_values`."""
-    names = inspect.signature(model.forward).parameters
+    names = inspect.signature(unwrapped(model).forward).parameters
     return "cache" if "cache" in names else "past_key_values"
+
+
+def arguments_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a call's arguments by name, those too that were given by position."""
+    if not args:
+        return kwargs
+    return {**dict(zip(inspect.signature(module.forward).parameters, args, strict=False)), **kwargs}
 
 
 def cache_of(output: Any) -> Any:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import torch
 
 from sift_index.errors import PlanError
-from sift_index.kernels.api import DevicePlan, attend, dense_rows, device_plan
+from sift_index.kernels.api import DevicePlan, attend, dense_rows
 from sift_index.runtime.plan import PromptPlan
+from sift_index.serving.decoded import DecodedPlans
 
 
 @dataclass
@@ -22,7 +23,10 @@ class PlannedPrompt:
 
     plan: PromptPlan
     dense: bool = False
-    _decoded: dict[torch.device, DevicePlan] = field(default_factory=dict)
+    _decoded: DecodedPlans = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._decoded = DecodedPlans(self.plan.sparse)
 
     def attend(
         self,
@@ -39,10 +43,8 @@ class PlannedPrompt:
         return attend(q, k, v, self.on(q.device), layer, row_start, scale)
 
     def on(self, device: torch.device) -> DevicePlan:
-        """Return the plan decoded on a device."""
-        if device not in self._decoded:
-            self._decoded[device] = device_plan(self.plan.sparse, device)
-        return self._decoded[device]
+        """Return the plan decoded on a device, for its current stream."""
+        return self._decoded.on(device)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from sift_index.adapters.blocks import uncompiled
 from sift_index.adapters.checks import check_cache, check_cached_prompts
 from sift_index.adapters.hf_attention import active_handler
+from sift_index.adapters.hf_calls import arguments_of
 from sift_index.adapters.packed_prompts import batch_of, packed_keys, packed_queries
 from sift_index.adapters.prompt_rows import PlannedPrompt, PromptRows, padding
 from sift_index.errors import PlanError
@@ -33,6 +35,7 @@ class SparseHandler:
         self._prompts = prompts
         self._call = _Call()
 
+    @uncompiled
     def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before each forward: where its rows start, and that they are the plans' tokens.
 
@@ -40,12 +43,13 @@ class SparseHandler:
         """
         if active_handler(module.config) is not self:
             return
-        cache = kwargs.get("cache", kwargs.get("past_key_values"))
+        given = arguments_of(module, args, kwargs)
+        cache = given.get("cache", given.get("past_key_values"))
         check_cache(cache)
         self._call.column = int(cache.get_seq_length()) if cache is not None else 0
         self._call.rows, self._call.batches = [], {}
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        tokens = kwargs.get("inputs_embeds") if ids is None else ids
+        ids = given.get("input_ids")
+        tokens = given.get("inputs_embeds") if ids is None else ids
         if tokens is None:
             return  # the model says what it lacks
         if tokens.ndim < 2:
@@ -55,7 +59,12 @@ class SparseHandler:
             )
         if self._call.column:
             check_cached_prompts(cache, tokens.shape[0])
-        self._begin_rows(ids, tokens.shape[:2], kwargs.get("attention_mask"))
+        self._begin_rows(ids, tokens.shape[:2], given.get("attention_mask"))
+
+    @uncompiled
+    def end(self, *_: Any) -> None:
+        """After each forward, failed ones too: the next attention is no longer this call's."""
+        self._call.rows, self._call.batches = [], {}
 
     def _begin_rows(
         self, ids: torch.Tensor | None, shape: Sequence[int], mask: torch.Tensor | None
@@ -97,7 +106,7 @@ class SparseHandler:
         if len(call.rows) != batch:
             raise PlanError(
                 f"expected the {len(call.rows)} prompts the model was called with, found {batch}; "
-                "call the model, not one of its layers"
+                "call this model, not one of its layers or another model that shares its config"
             )
         if batch == 1 and not call.rows[0].skipped:
             return call.rows[0].attend(layer, q[0], k[0], v[0], scale)[None].contiguous()

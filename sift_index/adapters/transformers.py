@@ -23,7 +23,7 @@ import torch
 from sift_index.adapters.checks import check_cache, check_plan, check_unpatched
 from sift_index.adapters.compiled import compiled_pieces
 from sift_index.adapters.hf_attention import NAME, attention_handler
-from sift_index.adapters.hf_calls import cache_argument, trim_cache
+from sift_index.adapters.hf_calls import cache_argument, trim_cache, unwrapped
 from sift_index.adapters.prompt_rows import PlannedPrompt
 from sift_index.adapters.sparse_handler import SparseHandler
 from sift_index.errors import PlanError
@@ -52,6 +52,7 @@ def sift_attention(
     where another library has replaced the model's attention.
     """
     several = _several(plans)
+    model = unwrapped(model)
     check_supported(model.config)
     # In front of its weights: those of a layer that was replaced are others, and say less.
     check_unpatched(model, NAME)
@@ -60,9 +61,10 @@ def sift_attention(
     handler = SparseHandler(_planned(several, model, crossover))
     # The inner model is what everybody calls in the end: `model(...)`, `generate`, and those who
     # want hidden states.
-    hook = model.base_model.register_forward_pre_hook(handler.begin, with_kwargs=True)
+    inner = model.base_model
     with ExitStack() as stack:
-        stack.callback(hook.remove)
+        stack.enter_context(inner.register_forward_pre_hook(handler.begin, with_kwargs=True))
+        stack.enter_context(inner.register_forward_hook(handler.end, always_call=True))
         if compile:
             stack.enter_context(compiled_pieces(model))
         stack.enter_context(attention_handler(model, handler))

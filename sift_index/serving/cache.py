@@ -7,6 +7,10 @@ another way are views of it, which copy nothing:
     [pages, 2, page_size, kv_heads, D]      k, v = cache[:, 0], cache[:, 1]
     [pages, kv_heads, page_size, D]         cache.transpose(1, 2), of each of both
     [tokens, kv_heads, D]                   cache.unflatten(0, (-1, page_size)), of each of both
+
+vLLM's backends have one of the first two kinds (`get_kv_cache_shape` says which); a request's row
+of its block table is a page table. SGLang's token pool has the last kind, and a table of tokens:
+every page_size-th entry of a request's row of it, divided by page_size, is a page table.
 """
 
 from dataclasses import dataclass
@@ -77,6 +81,11 @@ class CacheSpec:
             )
 
     def _check_shape(self, name: str, x: torch.Tensor) -> None:
+        if list(x.shape[1:]) == [self.kv_heads, self.head_dim]:
+            raise UsageError(
+                f"{name}: expected [pages, page_size, kv_heads, head_dim], found {list(x.shape)}, "
+                f"one row a token; pass {name}.unflatten(0, (-1, {self.page_size}))"
+            )
         if x.ndim == 3:
             raise UnsupportedModelError(
                 f"{name}: expected [pages, page_size, kv_heads, head_dim], found {list(x.shape)}, "

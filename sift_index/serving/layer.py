@@ -6,16 +6,25 @@ engine usually runs it with its own kernel, which copies no keys, and gives a st
 prompts. It may leave all rows to a step.
 
     layer = ServingLayer(index, CacheSpec(16, 8, 128, torch.bfloat16), Shard(rank, size))
+    layer.check_config(hf_config)                                   # the index's model?
     handle = layer.from_ids(ids)                                    # a request arrives
     step = layer.step([RowRange(handle, 0, 2048, page_table), ...])  # a forward pass
     step.write(k_cache, v_cache, k, v)                              # a layer: rotated k
     out = step.attend(number, q, k_cache, v_cache, new=(k, v))
+
+Keys and values of a prompt depend on its plan. An engine's prefix cache has to keep them apart from
+those of dense prompts, of other levels and of other indexes: by a salt of its hashes (vLLM calls it
+cache_salt, SGLang extra_key) such as `index.fingerprint.build_digest` and the level.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from sift_index.errors import FingerprintMismatchError, UsageError
+from sift_index.formats.fingerprint import check_serve
+from sift_index.models.geometry import geometry_of, rope_identity
+from sift_index.models.support import check_supported
 from sift_index.prompts import Segment
 from sift_index.runtime.index import SiftIndex
 from sift_index.runtime.plan import PromptPlan
@@ -36,7 +45,7 @@ class ServingLayer:
     def __init__(self, index: SiftIndex, cache: CacheSpec, shard: Shard | None = None) -> None:
         """Raise UsageError where ranks do not divide the model's heads, or the cache is not theirs.
 
-        Open the index with the model, or call `index.check_model`, to have its weights compared.
+        Call `check_config` to have the model compared; or `index.check_model`, weights included.
         """
         architecture = index.fingerprint.serve["architecture"]
         self.index = index
@@ -51,6 +60,20 @@ class ServingLayer:
                     f"the cache's {name}: expected {value}, as the index's model has on this rank, "
                     f"found {getattr(cache, name)}; use the index of the model that is served"
                 )
+
+    def check_config(self, config: Any) -> None:
+        """Raise unless a transformers config, as engines keep one, is that of the index's model.
+
+        For engines with modules of their own, in which `index.check_model` finds other weights.
+        Weights are not compared: a model and what was trained from it can have one config. Raises
+        UnsupportedModelError, and FingerprintMismatchError with the fields that differ.
+        """
+        check_supported(config)
+        expected = self.index.fingerprint
+        shape = asdict(geometry_of(config))
+        architecture = {name: shape.get(name) for name in expected.serve["architecture"]}
+        found = {"architecture": architecture, "rope": rope_identity(config)}
+        check_serve(expected, replace(expected, serve={**expected.serve, **found}))
 
     def from_segments(
         self, segments: Iterable[Segment | Sequence[int]], level: int = 1

@@ -16,10 +16,11 @@ from sift_index.serving.handle import RequestHandle
 class RowRange:
     """Rows [row_start, row_start + rows) of a request: a chunk of its prompt, or decoding.
 
-    page_table: int32 [n], the request's KV pages in position order, at least up to the last row;
-    more are ignored. The keys of all earlier rows are in them already. Page numbers may be any that
-    the cache has, in any order; on a GPU nobody looks at them before the kernels do. Positions of
-    any integer type become Python's, which do not overflow. Raises UsageError for others.
+    page_table: int32 [n], contiguous, the request's KV pages in position order, at least up to the
+    last row; more are ignored. The keys of all earlier rows are in them already. Page numbers may
+    be any that the cache has, in any order; on a GPU nobody looks at them before the kernels do.
+    Positions of any integer type become Python's, which do not overflow. Raises UsageError for
+    others.
     """
 
     handle: RequestHandle
@@ -75,6 +76,11 @@ def _check_range(name: str, spec: CacheSpec, part: RowRange) -> None:
         raise UsageError(
             f"{name}: expected a page table int32 [n], found {found}; pass this request's row of "
             "the block table"
+        )
+    if table.stride(0) != 1 and table.shape[0] > 1:
+        raise UsageError(
+            f"{name}: expected a page table with a stride of 1, found {table.stride(0)}; call "
+            ".contiguous() on it"
         )
     needed = -(-part.row_stop // spec.page_size)
     if table.shape[0] < needed:

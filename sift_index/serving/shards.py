@@ -20,10 +20,11 @@ class Shard:
     size: int = 1
 
     def __post_init__(self) -> None:
-        if self.size < 1 or not 0 <= self.rank < self.size:
+        whole = type(self.rank) is int and type(self.size) is int
+        if not whole or self.size < 1 or not 0 <= self.rank < self.size:
             raise UsageError(
-                f"expected a rank of 0 to size - 1, found rank {self.rank} of {self.size}; pass "
-                "the tensor-parallel rank and size"
+                f"expected a rank of 0 to size - 1, found rank {self.rank!r} of {self.size!r}; "
+                "pass the tensor-parallel rank and size"
             )
 
 

@@ -26,7 +26,11 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Step:
-    """The rows of one forward pass, packed one range behind the other. Belongs to one thread.
+    """The rows of one forward pass, packed one range behind the other.
+
+    Belongs to one thread and stream, and to no CUDA graph, which would replay its rows and tables.
+    Takes memory for one layer's keys and values of its longest request, where any of its ranges
+    does not begin at 0.
 
     positions: int32 [total rows], each row's position in its prompt, for rotary embeddings.
     last_rows: int64 [ranges], the last row of each range, whose logits say the next token.
@@ -125,15 +129,19 @@ class Step:
 
     def _slots(self) -> Pair:
         """Return the position and the KV page of every row, int32 [total rows] each."""
+        size = self._spec.page_size
         positions = [np.arange(part.row_start, part.row_stop) for part in self._ranges]
-        lengths = [0, *accumulate(part.page_table.shape[0] for part in self._ranges)]
+        # Only the pages that new rows are in: engines pass tables as long as their longest prompt.
+        pages = [slice(part.row_start // size, -(-part.row_stop // size)) for part in self._ranges]
+        before = [0, *accumulate(some.stop - some.start for some in pages)]
         entries = [
-            begin + at // self._spec.page_size
-            for begin, at in zip(lengths, positions, strict=False)
+            at // size - some.start + begin
+            for at, some, begin in zip(positions, pages, before, strict=False)
         ]
         tables = (np.concatenate(positions), np.concatenate(entries))
         position, entry = upload_tables(tables, self._device)
-        return position, torch.cat([part.page_table for part in self._ranges])[entry]
+        used = [part.page_table[some] for part, some in zip(self._ranges, pages, strict=True)]
+        return position, torch.cat(used)[entry]
 
     def _count_rows(self) -> None:
         for part, plan in zip(self._ranges, self._plans, strict=True):

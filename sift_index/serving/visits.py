@@ -12,6 +12,9 @@ from sift_index.kernels.api import TILE, Cells, DevicePlan
 from sift_index.kernels.bits import unpack
 from sift_index.kernels.prompt_tables import Ints
 
+# Entries unpacked at a time: all of one document of 128K tokens would fill a GiB and more.
+UNPACKED = 1 << 24
+
 
 class Visits:
     """The keys that each tile of a decoded plan sees, over all layers and heads of a rank."""
@@ -22,11 +25,10 @@ class Visits:
         sums = [plan.counts.sum(1, dtype=torch.int64).flatten()]
         self._marked = [number for number, s in enumerate(plan.source.spans) if s.la is not None]
         for number, bits in zip(self._marked, self._la_bits(), strict=True):
-            count = plan.source.spans[number].tiles
-            on = unpack(bits, count * (count + 1) // 2, plan.layout.levels) >= plan.level
-            sums.append(on.flatten(0, -2).sum(0))
+            sums.append(_holders(plan, bits, plan.source.spans[number].tiles))
         self._sizes += [x.numel() for x in sums[1:]]
         self._sums, self._done = _to_host(torch.cat(sums))
+        self._arrived: list[Ints] | None = None
         self._before: Ints | None = None
 
     def ready(self) -> bool:
@@ -74,9 +76,11 @@ class Visits:
         return self._parts()[0].reshape(self._plan.counts.shape[0], -1)
 
     def _parts(self) -> list[Ints]:
-        if self._done is not None:
-            self._done.synchronize()
-        return np.split(self._sums.numpy(), np.cumsum(self._sizes)[:-1])
+        if self._arrived is None:
+            if self._done is not None:
+                self._done.synchronize()
+            self._arrived = np.split(self._sums.numpy(), np.cumsum(self._sizes)[:-1])
+        return self._arrived
 
     def _keys_before(self) -> Ints:
         """Return int64 [T]: visited keys in front of each tile's first row, over mask heads."""
@@ -103,6 +107,17 @@ class Visits:
             square[row, row - 1] = layout.layers * layout.mask_heads
         found: Ints = np.tril(square, -1).sum(1)[1:] * TILE
         return found
+
+
+def _holders(plan: DevicePlan, bits: torch.Tensor, tiles: int) -> torch.Tensor:
+    """Return int64 [triangle]: in how many layers and mask heads each tile of a span is on.
+
+    bits: uint8 [layers, mask_heads, bytes].
+    """
+    entries = tiles * (tiles + 1) // 2
+    pieces = bits.flatten(0, 1).split(max(1, UNPACKED // entries))
+    on = (unpack(piece, entries, plan.layout.levels) >= plan.level for piece in pieces)
+    return torch.stack([piece.sum(0) for piece in on]).sum(0)
 
 
 def _triangle(rows: int) -> int:

@@ -1,5 +1,8 @@
 """The example engine answers as transformers does under the same plan, and densely without one."""
 
+import gc
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,12 +15,18 @@ from sift_index.errors import (
 )
 from sift_index.prompts import Segment
 from sift_index.runtime.index import SiftIndex
+from sift_index.serving import example_engine
 from sift_index.serving.example_engine import ExampleEngine
 from tests.plans import layout_of, tiny, tokens, write_index
 from tests.plans import loaded as as_loaded
+from tests.serving.code_lines import code_lines
 from tests.serving.served import MODEL, layer_of, prompt
 
 NEW = 8
+
+
+def test_the_engine_is_at_most_60_lines_of_code():
+    assert 30 < code_lines(Path(example_engine.__file__)) <= 60
 
 
 def generated(model, ids) -> list[int]:
@@ -79,6 +88,41 @@ def test_other_models_of_the_kind(model_type, tmp_path):
     with pytest.warns(match="prefix"):
         handle = engine.layer.from_segments(segments)
     assert engine.generate([handle], NEW) == [under_plan(model.model, handle.plan)]
+
+
+def test_bfloat16_answers_as_transformers_does(tmp_path):
+    model = as_loaded(tiny("llama").bfloat16())
+    document = tokens(300)
+    write_index(tmp_path / "i", model, layout_of(model.model), {"a": [document]})
+    index = SiftIndex.open(tmp_path / "i", model.model)
+    engine = ExampleEngine(model.model, index)
+    prefix = Segment(index.writer(model).prefix(), glue=True)
+    handle = engine.layer.from_segments([prefix, document, tokens(20, seed=1)])
+    assert engine.cache.dtype == torch.bfloat16 and handle.plan.hits == 1
+    assert engine.generate([handle], NEW) == [under_plan(model.model, handle.plan)]
+
+
+def test_a_sliding_window_that_the_index_knows_nothing_of_is_refused(tmp_path):
+    model = as_loaded(tiny("mistral"))
+    write_index(tmp_path / "i", model, layout_of(model.model), {"a": [tokens(300)]})
+    index = SiftIndex.open(tmp_path / "i", model.model)
+    model.model.config.sliding_window = 64
+    with pytest.raises(UnsupportedModelError, match="sliding-window"):
+        ExampleEngine(model.model, index)
+
+
+def test_many_requests_leave_nothing_behind(index):
+    engine = ExampleEngine(MODEL.model, index)
+
+    def some() -> int:
+        for n in range(20):
+            parts = prompt(index, 40, -(1 + n % 7), 100)
+            both = engine.layer.from_segments(parts), engine.layer.from_ids(tokens(20, n))
+            engine.generate(both, 2)
+        gc.collect()
+        return sum(type(one) is torch.Tensor for one in gc.get_objects())
+
+    assert some() == some() == some()
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "olmo2", "mixtral"])

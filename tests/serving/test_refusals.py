@@ -1,7 +1,10 @@
 """What cannot be served is refused before anything is computed, and says what would do."""
 
+import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +20,7 @@ from sift_index.serving.cache import CacheSpec
 from sift_index.serving.layer import ServingLayer
 from sift_index.serving.ranges import RowRange
 from sift_index.serving.shards import Shard
-from tests.serving.served import HEAD_DIM, Data, Served, layer_of, prompt
+from tests.serving.served import HEAD_DIM, MODEL, Data, Served, layer_of, prompt
 
 SPEC = CacheSpec(16, 2, HEAD_DIM, torch.float32)
 
@@ -58,6 +61,32 @@ def test_layers_that_do_not_fit_their_cache(index, spec, shard, message):
         ServingLayer(index, spec, shard)
 
 
+@pytest.mark.parametrize(
+    "changes, kind, message",
+    [
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+            FingerprintMismatchError,
+            "rope_theta",
+        ),
+        ({"num_hidden_layers": 3}, FingerprintMismatchError, "layers: index has 2, model has 3"),
+        ({"vocab_size": 321}, FingerprintMismatchError, "vocab_size: index has 320, model has 321"),
+        (
+            {"model_type": "qwen2"},
+            FingerprintMismatchError,
+            "model_type: index has 'llama', model has 'qwen2'",
+        ),
+        ({"kv_lora_rank": 64}, UnsupportedModelError, "MLA"),
+        ({"sliding_window": 64}, UnsupportedModelError, "sliding-window"),
+    ],
+)
+def test_configs_of_other_models(index, changes, kind, message):
+    layer, config = layer_of(index), MODEL.model.config
+    layer.check_config(config)
+    with pytest.raises(kind, match=message):
+        layer.check_config(SimpleNamespace(**{**config.to_dict(), **changes}))
+
+
 def attended(one: Served, **changes) -> None:
     rows = one.handle.length
     step = one.layer.step([one.rows(0, rows)])
@@ -81,6 +110,11 @@ def cache(*shape: int, dtype=torch.float32) -> torch.Tensor:
     [
         (cache(60, 32, 2, 16), UsageError, r"\[pages, 16, 2, 16\], found \[60, 32, 2, 16\]"),
         (cache(60, 2, 16, 16), UsageError, r"\[pages, 16, 2, 16\], found \[60, 2, 16, 16\]"),
+        (
+            cache(960, 2, 16),
+            UsageError,
+            r"one row a token; pass ._cache.unflatten\(0, \(-1, 16\)\)",
+        ),
         (cache(60, 16, 576), UnsupportedModelError, r"found \[60, 16, 576\], .* \(MLA\)"),
         (cache(60, 16, 2, 16, dtype=torch.uint8), UsageError, "float32 on cpu, found torch.uint8"),
         (cache(60, 16, 16, 2).transpose(2, 3), UsageError, "stride of 1 along head_dim, found 2"),
@@ -122,6 +156,7 @@ def test_rows_that_do_not_fit(one):
 @pytest.mark.parametrize(
     "start, rows, table, message",
     [
+        (0, 33, torch.zeros(9, 2, dtype=torch.int32)[:, 0], "a stride of 1, found 2; call .contig"),
         (-1, 4, torch.zeros(9, dtype=torch.int32), "from position 0 on, found 4 from -1"),
         (3, 0, torch.zeros(9, dtype=torch.int32), "at least one row .* found 0 from 3"),
         (0, 4, torch.zeros(9), r"page table int32 \[n\], found torch.float32"),
@@ -160,6 +195,11 @@ def test_ids_of_another_prompt(one):
     handle.check(ids[40:90], 40)
     handle.check([*ids[-2:], 7, 8], handle.length - 2)  # what was generated may be any
     handle.check([5], handle.length + 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in (np.int32, np.int64):
+            handle.check(np.array(ids[40:90], dtype=kind), 40)
+            handle.check(torch.from_numpy(np.array(ids[40:90], dtype=kind)), 40)
     with pytest.raises(PlanError, match=f"token {ids[50] + 1} at position 50"):
         handle.check([*ids[40:50], ids[50] + 1], 40)
     with pytest.raises(PlanError, match="position from 0, found -1"):

@@ -83,7 +83,7 @@ def test_ranks_that_do_not_divide_heads(heads, kv_heads, mask_heads, size, messa
         HeadSlice.of(MaskLayout(1, heads, mask_heads, 32), kv_heads, Shard(0, size))
 
 
-@pytest.mark.parametrize("rank, size", [(2, 2), (-1, 2), (0, 0)])
+@pytest.mark.parametrize("rank, size", [(2, 2), (-1, 2), (0, 0), ("0", 2), (0.0, 2), (0, 2.0)])
 def test_ranks_that_do_not_exist(rank, size):
-    with pytest.raises(UsageError, match=f"found rank {rank} of {size}"):
+    with pytest.raises(UsageError, match=f"found rank {rank!r} of {size!r}"):
         Shard(rank, size)

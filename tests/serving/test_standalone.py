@@ -18,7 +18,7 @@ import {module}
 """
 
 
-@pytest.mark.parametrize("module", ["layer", "step", "example_engine"])
+@pytest.mark.parametrize("module", ["layer", "step", "decoded", "example_engine"])
 def test_it_needs_neither_transformers_nor_ray(module):
     code = CODE.format(module=f"sift_index.serving.{module}")
     found = subprocess.run(

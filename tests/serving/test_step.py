@@ -82,6 +82,30 @@ def test_lists_come_from_pages_where_kernels_run(index, monkeypatch):
     assert any(firsts) and not all(firsts)
 
 
+@pytest.mark.parametrize("page_size", [1, 7])
+def test_pages_of_any_size_and_a_range_that_goes_on_behind_the_prompt(index, page_size):
+    one = served(index, page_size, more=6)
+    length = one.handle.length
+    cuts = [0, 100, 317, length - 2, length + 3, length + 6]
+    close(one.run(cuts), expected(one.handle, one.data))
+
+
+def test_two_ranges_of_one_request(index):
+    one = served(index)
+    step = one.layer.step([one.rows(0, 500), one.rows(500, one.handle.length)])
+    for number, cache in enumerate(one.caches):
+        q, k, v = (x[number] for x in (one.data.q, one.data.k, one.data.v))
+        step.write(*cache, k, v)
+        found = step.attend(number, q, *cache, new=(k, v))
+        close(found, expected(one.handle, one.data)[number])
+
+
+def test_a_prompt_of_no_tokens_is_decoded_densely(index):
+    layer = layer_of(index)
+    one = Served(layer, layer.from_ids([]), Data.of(4))
+    close(one.run([0, 2, 4]), expected(one.handle, one.data))
+
+
 def test_rows_of_a_beginning_that_is_cached(index):
     """A prefix cache gives an engine the keys of rows that it never runs."""
     one = served(index)

@@ -5,7 +5,7 @@ import sys
 import torch
 
 from sift_index.kernels import device_plan as device_plan_module
-from sift_index.serving import handle as handle_module
+from sift_index.serving import decoded as decoded_module
 from sift_index.serving.counters import ServingCounters, ServingSnapshot
 from tests.serving.served import Data, Served, expected, in_threads, layer_of, prompt
 
@@ -42,7 +42,7 @@ def test_one_handle_for_all(index, monkeypatch):
         decoded.append(1)
         return device_plan_module.device_plan(*arguments)
 
-    monkeypatch.setattr(handle_module, "device_plan", counted)
+    monkeypatch.setattr(decoded_module, "device_plan", counted)
     layer = layer_of(index)
     handle = layer.from_segments(prompt(index, 300, 129, 520))
     cuts = [0, 256, 512, 700, handle.length]
