@@ -123,6 +123,12 @@ PLAN = {
     "driver_cpu_share": "driver, of a core",
     "peak_gib": "driver's peak memory, GiB",
 }
+WORKERS = {
+    "tokens_per_second": "tokens/s",
+    "times_one_worker": "times one worker",
+    "packs": "packs",
+    "packs_differing": "unlike one worker's",
+}
 FAULTS = {
     "flips": "flipped bits",
     "flips_missed": "missed",
@@ -270,6 +276,11 @@ def plan_table(rows: list[Row]) -> str:
     return _cases_table("work / size", _by_case(rows), PLAN)
 
 
+def workers_table(rows: list[Row]) -> str:
+    """One line per model and number of workers."""
+    return _cases_table("model / workers", _by_case(rows), WORKERS)
+
+
 def faults_table(rows: list[Row]) -> str:
     """Damage and hostile input that was tried, and what of it was missed."""
     return _cases_table("index", _by_case(rows), FAULTS)
@@ -369,6 +380,7 @@ BLOCKS = {
     "cross": Block(
         "invariance", partial(invariance_table, columns=CROSS), lambda case: "/beta " in case
     ),
+    "workers": Block("workers", workers_table),
     "ttft": Block("ttft", ttft_table, lambda case: not is_reuse(case)),
     "energy": Block("ttft", partial(ttft_table, columns=ENERGY), lambda case: not is_reuse(case)),
     "reuse": Block("ttft", partial(ttft_table, columns=REUSE), is_reuse),
