@@ -26,7 +26,9 @@ from sift_index.formats.manifest import (
     require_writable,
 )
 from sift_index.formats.meanwhile import conflict_when_replaced
+from sift_index.formats.packhead import read_pack_head
 from sift_index.formats.packs import Pack, PackColumns, columns_bytes, write_pack_file
+from sift_index.formats.parallel import ask_all
 from sift_index.formats.problems import misused
 from sift_index.formats.store import IndexPaths
 
@@ -89,7 +91,7 @@ def _publish_compacted(paths: IndexPaths, current: Manifest, pack_bytes: int) ->
     draft = Draft(
         fingerprint=current.fingerprint,
         packs=packs,
-        columns=_moved(paths, table, current.packs, packs),
+        columns=_moved(paths, table, current, packs),
         tokens=current.counts.tokens,
         units=current.units,
         quality=current.quality,
@@ -170,18 +172,19 @@ def _keys(table: pa.Table) -> NDArray[np.uint8]:
 
 
 def _moved(
-    paths: IndexPaths, table: KeyTable, before: Sequence[PackInfo], after: Sequence[PackInfo]
+    paths: IndexPaths, table: KeyTable, manifest: Manifest, after: Sequence[PackInfo]
 ) -> KeyColumns:
     """Return the key table with every key where it lies now."""
-    old = {info.name: number for number, info in enumerate(before)}
-    renumbered = np.zeros(len(before), np.uint32)
+    old = {info.name: number for number, info in enumerate(manifest.packs)}
+    renumbered = np.zeros(len(old), np.uint32)
     for number, info in enumerate(after):
         renumbered[old.get(info.name, [])] = number
     columns = table.columns()
     pack, row = renumbered[columns.pack], columns.row.copy()
-    for number, info in enumerate(after):
-        if info.name not in old:
-            keys = Pack.open(paths.pack_path(info.name), info).keys()
-            places = find_positions(columns.keys, keys)
-            pack[places], row[places] = number, np.arange(len(keys), dtype=np.uint32)
+    new = [(number, info) for number, info in enumerate(after) if info.name not in old]
+    build = manifest.fingerprint.build_digest
+    heads = ask_all(lambda item: read_pack_head(paths.pack_path(item[1].name), item[1], build), new)
+    for (number, _), head in zip(new, heads, strict=True):
+        places = find_positions(columns.keys, head.keys)
+        pack[places], row[places] = number, np.arange(len(head.keys), dtype=np.uint32)
     return replace(columns, pack=pack, row=row)

@@ -7,24 +7,26 @@ by size and SHA-256, and mapped from this machine's cache.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 
 from sift_index.formats import downloads
-from sift_index.formats.buckets import filesystem, refused, s3_client, store_errors
+from sift_index.formats.buckets import filesystem, s3_client, store_errors
 from sift_index.formats.claims import put_by_claim
 from sift_index.formats.errors import IntegrityError, StorageError
 from sift_index.formats.location import RemotePath
 from sift_index.formats.problems import damaged, misused, unreadable
-from sift_index.formats.storage import ReadPiece
+from sift_index.formats.storage import TEMP_PREFIX, ReadPiece
+from sift_index.formats.uploads import freshen_conditionally, put_conditionally
 
-_TAKEN, _BUSY = ("PreconditionFailed", "412"), ("ConditionalRequestConflict", "409")
-_GONE, _UNKNOWN = ("NoSuchKey", "404"), ("NotImplemented", "501")
-_BUSY_ATTEMPTS = 10
+# Less than any store's smallest part: a stream of pyarrow is one request, or none if it fails.
+ONE_REQUEST_BYTES = 5 << 20
+# S3 copies this much in one request, and pyarrow's copy_file makes one (Google's has no limit).
+COPIED_BYTES = 5 << 30
 
 
 class RemoteStorage:
@@ -53,10 +55,13 @@ class RemoteStorage:
         return "a prefix without manifests" if self._info(root) else "nothing there"
 
     def put_if_absent(self, path: RemotePath, data: bytes) -> bool:
-        """Publish `data` unless the name exists: by a conditional write, or else by a claim."""
+        """Publish `data` unless the name exists: by a conditional write, or else by a claim.
+
+        A claim in S3 has at most 5 GiB, see `replace`; conditional writes go up to 2.5 TiB.
+        """
         client = s3_client(path) if path.scheme == "s3" else None
         if client is not None:
-            return _put_conditionally(client, path, data)
+            return put_conditionally(client, path, data)
 
         def put(key: str, content: bytes) -> None:
             self.replace(RemotePath(path.scheme, key), content)
@@ -74,9 +79,24 @@ class RemoteStorage:
         )
 
     def replace(self, path: RemotePath, data: bytes) -> None:
-        """Write an object; who reads sees the old one or the new one."""
-        with store_errors(path), filesystem(path).open_output_stream(path.key) as out:
-            out.write(data)
+        """Write an object; who reads sees the old one or the new one.
+
+        A stream of pyarrow cannot be given up: closing it after a part failed makes an object of
+        the parts before. So more than one request's bytes are written beside it and copied, which
+        S3 does for 5 GiB; StorageError for more.
+        """
+        if len(data) < ONE_REQUEST_BYTES:
+            _stream(path, data)
+            return
+        _require_copyable(path, len(data))
+        temp = path.with_name(f"{TEMP_PREFIX}{path.name}-{secrets.token_hex(8)}")
+        try:
+            _stream(temp, data)
+            with store_errors(path):
+                filesystem(path).copy_file(temp.key, path.key)
+        finally:
+            with suppress(StorageError):  # what failed before is the error to tell
+                self.remove([temp])
 
     def freshen(self, path: RemotePath) -> bool:
         """Write the same bytes again, the only way to a new modification time.
@@ -88,7 +108,7 @@ class RemoteStorage:
         lands after that look, and is then reported by whoever reads it.
         """
         client = s3_client(path) if path.scheme == "s3" else None
-        if client is not None and (done := _freshen_conditionally(client, path)) is not None:
+        if client is not None and (done := freshen_conditionally(client, path)) is not None:
             return done
         try:
             with store_errors(path), filesystem(path).open_input_file(path.key) as source:
@@ -182,55 +202,15 @@ class RemoteStorage:
         return None if info.type == fs.FileType.NotFound else info
 
 
-def _put_conditionally(client: Any, path: RemotePath, data: bytes) -> bool:
-    """Write an S3 object if its name is free; the store itself decides between writers."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    key = path.key.partition("/")[2]
-    for attempt in range(_BUSY_ATTEMPTS):
-        try:
-            client.put_object(Bucket=path.bucket, Key=key, Body=data, IfNoneMatch="*")
-            return True
-        except ClientError as error:
-            code = error.response.get("Error", {}).get("Code")
-            if code in _TAKEN:
-                # When an answer is lost, the client asks again and meets its own object.
-                asked_again = error.response.get("ResponseMetadata", {}).get("RetryAttempts")
-                return bool(asked_again) and _stored(client, path) == data
-            if code not in _BUSY or attempt == _BUSY_ATTEMPTS - 1:
-                raise refused(path, error) from error
-        except BotoCoreError as error:
-            raise refused(path, error) from error
-    return False
+def _stream(path: RemotePath, data: bytes) -> None:
+    with store_errors(path), filesystem(path).open_output_stream(path.key) as out:
+        out.write(data)
 
 
-def _freshen_conditionally(client: Any, path: RemotePath) -> bool | None:
-    """Write an S3 object again if it is still there; None where the store knows no `If-Match`."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    place = {"Bucket": path.bucket, "Key": path.key.partition("/")[2]}
-    for attempt in range(_BUSY_ATTEMPTS):
-        try:
-            found = client.get_object(**place)
-            client.put_object(**place, Body=found["Body"].read(), IfMatch=found["ETag"])
-            return True
-        except ClientError as error:
-            code = error.response.get("Error", {}).get("Code")
-            if code in _GONE or code in _UNKNOWN:
-                return False if code in _GONE else None
-            # Another writer used it in this moment, or removed it: the next look tells.
-            if code not in (*_TAKEN, *_BUSY) or attempt == _BUSY_ATTEMPTS - 1:
-                raise refused(path, error) from error
-        except BotoCoreError as error:
-            raise refused(path, error) from error
-    return False
-
-
-def _stored(client: Any, path: RemotePath) -> bytes:
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        found = client.get_object(Bucket=path.bucket, Key=path.key.partition("/")[2])
-        return bytes(found["Body"].read())
-    except (BotoCoreError, ClientError) as error:
-        raise refused(path, error) from error
+def _require_copyable(path: RemotePath, size: int) -> None:
+    if path.scheme == "s3" and size > COPIED_BYTES:
+        raise StorageError(
+            f"{path}: expected at most {COPIED_BYTES} bytes to write without conditional requests, "
+            f"found {size}; install sift-index[s3] (boto3), which writes it in parts, and run the "
+            "same command again"
+        )

@@ -25,6 +25,24 @@ class Request:
     answered: int
 
 
+@dataclass
+class Fault:
+    """The next `times` requests of a method, with `query` in their query, that are not served."""
+
+    method: str
+    query: str
+    status: int = 400
+    code: str = "BadDigest"  # one that no client asks again after
+    times: int = 1
+
+    def meets(self, environ: dict[str, Any]) -> bool:
+        return (
+            self.times > 0
+            and environ["REQUEST_METHOD"] == self.method
+            and self.query in environ.get("QUERY_STRING", "")
+        )
+
+
 @dataclass(frozen=True)
 class Bucket:
     """One bucket; objects are changed behind the format's back through `client`."""
@@ -33,6 +51,7 @@ class Bucket:
     endpoint: str
     client: Any
     log: list[Request]
+    faults: list[Fault]
 
     def requests(self, prefix: str = "") -> list[Request]:
         """What was asked of objects with this prefix since the log was last cleared."""
@@ -49,6 +68,11 @@ class Bucket:
         listed = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix).get("Contents", [])
         return [entry["Key"] for entry in listed if not entry["Key"].endswith("/")]
 
+    def uploads(self) -> list[str]:
+        """Names of objects of which parts were sent that are neither joined nor taken back."""
+        found = self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])
+        return [entry["Key"] for entry in found]
+
     def get(self, key: str) -> bytes:
         return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
 
@@ -59,9 +83,12 @@ class Bucket:
         self.client.delete_object(Bucket=self.name, Key=key)
 
 
-def _logged(application: _Application, log: list[Request]) -> _Application:
+def _watched(application: _Application, log: list[Request], faults: list[Fault]) -> _Application:
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        body = b"".join(application(environ, start))
+        fault = next((fault for fault in faults if fault.meets(environ)), None)
+        body = b"".join(
+            application(environ, start) if fault is None else _refuse(fault, environ, start)
+        )
         sent = 0 if environ["REQUEST_METHOD"] == "HEAD" else len(body)
         path = str(environ["PATH_INFO"]).lstrip("/")
         log.append(Request(str(environ["REQUEST_METHOD"]), path, sent))
@@ -70,28 +97,38 @@ def _logged(application: _Application, log: list[Request]) -> _Application:
     return answer
 
 
+def _refuse(fault: Fault, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    fault.times -= 1
+    environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    start(f"{fault.status} Refused", [("Content-Type", "application/xml")])
+    return [f"<Error><Code>{fault.code}</Code><Message>a test</Message></Error>".encode()]
+
+
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[tuple[str, list[Request]]]:
-    """The address of a moto server, which stops at the end, and what it was asked."""
+def s3_server() -> Iterator[tuple[str, list[Request], list[Fault]]]:
+    """The address of a moto server, which stops at the end, what it was asked, and its faults."""
     from moto.server import ThreadedMotoServer
 
-    server, log = ThreadedMotoServer("127.0.0.1", 0, verbose=False), list[Request]()
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    log, faults = list[Request](), list[Fault]()
     server.start()
     inner: Any = server._server
-    inner.app = _logged(inner.app, log)
+    inner.app = _watched(inner.app, log, faults)
     host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}", log
+    yield f"http://{host}:{port}", log, faults
     server.stop()
 
 
 @pytest.fixture
 def bucket(
-    s3_server: tuple[str, list[Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3_server: tuple[str, list[Request], list[Fault]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Bucket:
     """An empty bucket that this process may use, and a cache of its own."""
     import boto3
 
-    s3_endpoint, log = s3_server
+    s3_endpoint, log, faults = s3_server
     settings = {
         "AWS_ENDPOINT_URL": s3_endpoint,
         "AWS_ACCESS_KEY_ID": "test",
@@ -110,4 +147,5 @@ def bucket(
     name = f"bucket-{next(_numbers)}"
     client.create_bucket(Bucket=name)
     log.clear()
-    return Bucket(name, s3_endpoint, client, log)
+    faults.clear()
+    return Bucket(name, s3_endpoint, client, log, faults)

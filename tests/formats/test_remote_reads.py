@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sift_index.formats import buckets
+from sift_index.formats.compaction import UNIT_PREFIX, compact
 from sift_index.formats.deletion import delete_documents
 from sift_index.formats.errors import IntegrityError, StorageError
 from sift_index.formats.fingerprint import Fingerprint
@@ -60,9 +61,9 @@ def committed(
     return Committed(paths, fingerprint, tuple(receipts), keys)
 
 
-def _read(bucket: Bucket) -> tuple[int, int]:
-    """Return how often packs were read, and the bytes that came."""
-    gets = [found for found in bucket.requests("index/packs/") if found.method == "GET"]
+def _read(bucket: Bucket, unit: str = "") -> tuple[int, int]:
+    """Return how often packs (of units of this name) were read, and the bytes that came."""
+    gets = [found for found in bucket.requests(f"index/packs/{unit}") if found.method == "GET"]
     return len(gets), sum(found.answered for found in gets)
 
 
@@ -88,6 +89,23 @@ def test_deleting_reads_as_little_of_the_packs_it_takes_from(
     assert deletion.manifest.counts.tokens == (UNITS * ROWS - 2) * TOKENS
     requests, answered = _read(bucket)
     assert requests == 2 and answered < 0.05 * committed.pack_bytes / UNITS
+
+
+def test_compacting_downloads_no_pack_that_it_wrote(
+    bucket: Bucket, committed: Committed, tmp_path: Path
+) -> None:
+    committed.publish()
+    delete_documents(committed.paths, ["3"])
+    bucket.log.clear()
+    done = compact(committed.paths, pack_bytes=committed.pack_bytes // 2)
+    assert done is not None
+    written = done.manifest.packs
+    requests, answered = _read(bucket, UNIT_PREFIX)
+    assert len(written) > 1 and requests == 2 * len(written)
+    assert answered < 0.05 * sum(info.bytes for info in written)
+    kept = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert kept.isdisjoint(info.sha256 for info in written)
+    assert verify_index(committed.paths).ok
 
 
 def test_receipts_are_read_without_asking_for_every_pack(
