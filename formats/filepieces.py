@@ -23,7 +23,9 @@ class FilePieces(io.RawIOBase):
         self._held = [(start, read(start, count)) for start, count in ends]
 
     def piece(self, start: int, count: int) -> bytes:
-        """Return the bytes from `start`, fewer at the end of the file."""
+        """Return the bytes from `start`, fewer at the end of the file; ValueError for beyond it."""
+        if not 0 <= start <= self.size:  # a store would call that its own trouble
+            raise ValueError(f"expected a place within {self.size} bytes, found {start}")
         count = max(0, min(count, self.size - start))
         for first, data in self._held:
             if first <= start and start + count <= first + len(data):

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sift_index.formats.errors import PlanError
 from sift_index.kernels import row_tiles as columns
 from sift_index.kernels.plan import MaskLayout, SparsePlan
 from sift_index.kernels.prompt_tables import (
@@ -38,6 +39,8 @@ from sift_index.kernels.work import Work
 # What is uploaded: integers, as int32, or bytes.
 Table: TypeAlias = Ints | Lines | NDArray[np.uint8]
 
+# Tables say in int32 where a row of bits begins.
+LARGEST_BITS = 2**31 - 1
 # Bytes at a multiple of which every table begins, so that kernels see pointers of one kind.
 ALIGNMENT = 16
 
@@ -180,6 +183,7 @@ def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
     lines, dense = in_launch_order([row_tiles], [Shift()])
     tables: list[Table] = [places, rows, pages.slot_page, lines, tests]
     blobs = _blobs(plan)
+    require_addressable(sum(blob.numel() for blob in blobs))
     if any(blob.is_cuda for blob in blobs):
         bits = torch.cat([blob.to(device).reshape(-1) for blob in blobs])
         uploaded = upload(tables, device)
@@ -193,6 +197,15 @@ def device_plan(plan: SparsePlan, device: torch.device | str) -> DevicePlan:
     made = DevicePlan(plan, pages, tiles, *place, offsets, *lists, bits, row_tiles)
     made._last[whole] = made._with_lines(lines, on_device, dense, *whole)
     return made
+
+
+def require_addressable(bits: int) -> None:
+    """Raise PlanError for more bytes of packed bits than tables can point into."""
+    if bits > LARGEST_BITS:
+        raise PlanError(
+            f"expected at most {LARGEST_BITS:,} bytes of packed bits in one call, found {bits:,}; "
+            "run fewer or shorter prompts at once"
+        )
 
 
 def _list_offsets(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sift_index.formats.errors import PlanError, UsageError
-from sift_index.kernels.device_plan import DevicePlan, upload_tables
+from sift_index.kernels.device_plan import DevicePlan, require_addressable, upload_tables
 from sift_index.kernels.plan import MaskLayout
 from sift_index.kernels.prompt_tables import Ints
 from sift_index.kernels.row_tiles import Shift, in_launch_order
@@ -88,6 +88,7 @@ def plan_batch(
     row_bases = _packed(row_counts) if row_bases is None else row_bases
     places = zip(plans, row_starts, row_counts, key_bases, row_bases, strict=True)
     parts = tuple(PromptPart(*place) for place in places)
+    require_addressable(sum(plan.bits.numel() for plan in plans))
     last_row = max(part.row_base + part.rows for part in parts)
     last_key = max(part.key_base + part.row_stop for part in parts)
     return PlanBatch(parts, _work(parts), last_row, last_key)

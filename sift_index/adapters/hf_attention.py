@@ -102,6 +102,11 @@ def _switch_on(model: Any) -> None:
     with _lock:
         if model not in _switched:
             current = model.config._attn_implementation
+            if any(other.config is model.config for other in _switched):
+                raise PlanError(
+                    "expected a model with a config of its own, found one that shares it with a "
+                    "model that runs under a plan; make or load it with a copy of the config"
+                )
             if current == NAME:
                 raise PlanError(
                     f"expected a model with its own attention, found one left on {NAME!r} by "

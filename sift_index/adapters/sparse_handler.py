@@ -62,9 +62,13 @@ class SparseHandler:
         self._begin_rows(ids, tokens.shape[:2], given.get("attention_mask"))
 
     @uncompiled
-    def end(self, *_: Any) -> None:
-        """After each forward, failed ones too: the next attention is no longer this call's."""
-        self._call.rows, self._call.batches = [], {}
+    def end(self, module: Any, *_: Any) -> None:
+        """After each forward, failed ones too: the next attention is no longer this call's.
+
+        Unless the module trains: with gradient checkpointing its layers run again on the way back.
+        """
+        if not (module.training and torch.is_grad_enabled()):
+            self._call.rows, self._call.batches = [], {}
 
     def _begin_rows(
         self, ids: torch.Tensor | None, shape: Sequence[int], mask: torch.Tensor | None

@@ -78,6 +78,28 @@ def test_a_call_that_failed_is_forgotten():
             other(PLAN.input_ids, use_cache=False)
 
 
+def test_models_that_share_a_config_cannot_each_have_a_plan():
+    other = LlamaForCausalLM(MODEL.config).eval()
+    plan = plan_for(other, "random", SHORT)
+    with sift_attention(MODEL, PLAN), pytest.raises(PlanError, match="a config of its own"):
+        sift_attention(other, plan).__enter__()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_that_run_again_on_the_way_back_run_under_the_plan(reentrant):
+    def gradients(model: Any) -> list[torch.Tensor]:
+        model.train()
+        with sift_attention(model, PLAN):
+            logits = model(PLAN.input_ids, use_cache=False).logits
+            logits.float().logsumexp(-1).sum().backward()
+        return [p.grad for p in model.parameters()]
+
+    plain, again = tiny("llama"), tiny("llama")
+    again.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    for found, wanted in zip(gradients(again), gradients(plain), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 def test_gradients_that_end_in_attention_are_said():
     """As on a GPU, whose kernels have no backward; a library attends densely without one too."""
     handler = SparseHandler([PlannedPrompt(PLAN, dense=True)])

@@ -38,7 +38,10 @@ def test_the_rest_is_asked_for_and_never_what_lies_outside() -> None:
     file, asked = _pieces(20, 10)
     assert file.piece(15, 40) == DATA[15:55]
     assert file.piece(85, 99) == DATA[85:]
-    assert file.piece(100, 1) == file.piece(200, 5) == file.piece(-5, -1) == b""
+    assert file.piece(100, 1) == file.piece(5, -1) == b""
+    for beyond in (101, 2**62, -1):
+        with pytest.raises(ValueError, match="expected a place within 100 bytes"):
+            file.piece(beyond, 5)
     assert max(start + count for start, count in asked if count) <= len(DATA)
 
 

@@ -14,6 +14,7 @@ from sift_index.formats.compaction import UNIT_PREFIX, compact
 from sift_index.formats.deletion import delete_documents
 from sift_index.formats.errors import IntegrityError, StorageError
 from sift_index.formats.fingerprint import Fingerprint
+from sift_index.formats.flatbuffers import BLOCK, FOOTER_BATCHES, footer_table, vector
 from sift_index.formats.manifest import Manifest
 from sift_index.formats.packhead import read_pack_head
 from sift_index.formats.reader import IndexReader
@@ -159,3 +160,17 @@ def test_a_store_that_fails_in_the_middle_is_no_damage(
     monkeypatch.setattr("sift_index.formats.packhead._END_BYTES", 0)  # the footer is asked for late
     with pytest.raises(StorageError, match="connection lost"):
         read_pack_head(path, pack, committed.fingerprint.build_digest)
+
+
+@pytest.mark.parametrize("offset", [-64, 2**40, 2**62])
+def test_a_pack_that_points_outside_itself_is_damaged_not_a_stores_trouble(
+    bucket: Bucket, committed: Committed, offset: int
+) -> None:
+    key = f"index/packs/{committed.receipts[2].pack.name}"
+    pack = bytearray(bucket.get(key))
+    place = vector(pack, footer_table(pack), FOOTER_BATCHES)
+    _, *rest = BLOCK.unpack_from(pack, place)
+    BLOCK.pack_into(pack, place, offset, *rest)
+    bucket.put(key, bytes(pack))
+    with pytest.raises(IntegrityError, match=committed.receipts[2].pack.name):
+        committed.publish()

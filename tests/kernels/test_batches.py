@@ -386,3 +386,15 @@ def test_calls_a_batch_was_not_made_for(problem):
         attend_batch(q.repeat(2, 1, 1), k, v, batch, 0)
     with pytest.raises(PlanError, match=r"decode them with device_plan\(plan, 'cpu'\)"):
         attend_batch(q, k, v, problem.batch(torch.device("meta")), 0)
+
+
+def test_more_bits_than_tables_can_point_into_are_refused(monkeypatch):
+    plan = random_plan(MaskLayout(1, 2, 2, 32), [("span", 500)])
+    decoded = device_plan(plan, "cpu")
+    monkeypatch.setattr("sift_index.kernels.device_plan.LARGEST_BITS", decoded.bits.numel())
+    device_plan(plan, "cpu"), plan_batch([decoded], [0], [500])
+    with pytest.raises(PlanError, match="run fewer or shorter prompts at once"):
+        plan_batch([decoded, decoded], [0, 0], [500, 500])
+    monkeypatch.setattr("sift_index.kernels.device_plan.LARGEST_BITS", decoded.bits.numel() - 1)
+    with pytest.raises(PlanError, match="bytes of packed bits in one call, found"):
+        device_plan(plan, "cpu")

@@ -147,3 +147,12 @@ def test_a_build_that_is_refused_writes_no_records(inline, corpus, tmp_path) -> 
     with pytest.raises(FingerprintMismatchError):
         inline(corpus, tmp_path / "index", prefix="Another: ")
     assert read_failures(IndexPaths(tmp_path / "index")) == []
+
+
+def test_an_index_that_may_be_of_another_model_is_not_touched(inline, corpus, tmp_path) -> None:
+    index = tmp_path / "index"
+    inline(write_corpus(tmp_path / "good", {"a.txt": text(300, 9)}), index)
+    before = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
+    with pytest.raises(TooManyFailuresError):
+        inline(corpus, index, max_failures=0)
+    assert {path: path.read_bytes() for path in index.rglob("*") if path.is_file()} == before
