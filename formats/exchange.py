@@ -7,7 +7,6 @@ One row a document masks row; every other file of the index lies, byte for byte,
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from sift_index.formats.arrowfile import arrow_errors
 from sift_index.formats.errors import FeatureError
 from sift_index.formats.keytable import KeyColumns
 from sift_index.formats.manifest import versions
+from sift_index.formats.presence import is_folder, is_there
 from sift_index.formats.problems import damaged, misused
 from sift_index.formats.schema import FORMAT_VERSION, KEY_TYPE, META_FORMAT, META_KIND
 from sift_index.formats.store import IndexPaths
@@ -145,9 +145,9 @@ def open_exchange(path: Path) -> Iterator[Exchange]:
 
 def _require_export(path: Path) -> None:
     expected = "a file or folder that `sift-index export` wrote"
-    if not os.path.exists(path):  # Path.exists raises where this user may not look
+    if not is_there(path):
         raise misused(path, expected, "no such file or folder", "check the path")
-    if not path.is_dir():
+    if not is_folder(path):
         return
     if versions(IndexPaths(path)):
         raise misused(path, expected, "an index already", "use it as it is, or copy the folder")

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sift_index.formats.errors import UsageError
+from sift_index.formats.presence import resolved, unreachable
 from sift_index.formats.problems import cannot_write, misused
 from sift_index.formats.store import TEMP_PREFIX
 
@@ -29,8 +30,8 @@ def staged_file(path: Path) -> Iterator[Path]:
     OSError.
     """
     if os.path.lexists(path):
-        raise _taken(path.resolve())
-    path = path.resolve()
+        raise _taken(resolved(path))
+    path = resolved(path)
     with _temporary(path) as temp:
         yield temp
         _sync(temp)
@@ -44,13 +45,13 @@ def staged_folder(path: Path) -> Iterator[Path]:
     An empty folder counts as absent, and is replaced: who works in it must enter it again. Raises
     as `staged_file` does.
     """
-    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise _taken(path.resolve())
+    if not _is_free(path):
+        raise _taken(resolved(path))
     if os.path.ismount(path):
         raise misused(
-            path.resolve(), "a folder that can be replaced", "a mount point", "name a folder in it"
+            resolved(path), "a folder that can be replaced", "a mount point", "name a folder in it"
         )
-    path = path.resolve()  # the parent of `.` is the folder above, and no link is replaced
+    path = resolved(path)  # the parent of `.` is the folder above, and no link is replaced
     with _temporary(path) as temp:
         temp.mkdir()
         yield temp
@@ -59,6 +60,13 @@ def staged_folder(path: Path) -> Iterator[Path]:
                 _sync(Path(folder, name))
             _sync(Path(folder))
         os.rename(temp, path)
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        return not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir()))
+    except OSError as error:
+        raise unreachable(path, error) from error
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import ray
 
 from sift_index.errors import BuildError, UsageError
+from sift_index.formats.location import masked
 
 AUTO, LOCAL = "auto", "local"
 CLIENT, CLIENT_PORT = "ray", 10001
@@ -28,7 +29,7 @@ def require_reachable(address: str | None, seconds: float = PROBE_SECONDS) -> No
     UsageError for an address that is none. Addresses that only Ray can resolve are left to it, and
     so is None, unless RAY_ADDRESS says what Ray takes it for.
     """
-    named = address or os.environ.get("RAY_ADDRESS") or LOCAL
+    named = (os.environ.get("RAY_ADDRESS") or LOCAL) if address is None else address
     place = head_of(named)
     if place is None:
         return
@@ -50,15 +51,25 @@ def head_of(address: str) -> tuple[str, int] | None:
         return None
     try:
         parts = urlsplit(f"//{rest}")
-        port = parts.port or (CLIENT_PORT if scheme else None)
+        host, port = parts.hostname, parts.port or (CLIENT_PORT if scheme else None)
+        (host or "").encode("idna")  # a look-up would raise the same UnicodeError
     except ValueError:
-        port = None
-    if port is None or not parts.hostname:
+        host = port = None
+    # Ray knows no users and no paths: it would take them for parts of a host or a port.
+    if not host or port is None or parts.netloc != rest or "@" in rest:
         raise UsageError(
             f"expected a Ray address such as host:6379, ray://host:{CLIENT_PORT} or {AUTO}, found "
-            f"{address!r}; correct --address (or RAY_ADDRESS)"
+            f"{_shown(address)}; correct --address (or RAY_ADDRESS)"
         )
-    return parts.hostname, port
+    return host, port
+
+
+def _shown(address: str) -> str:
+    """Return an address for a message: quoted, without the user and password before an @."""
+    if not address:
+        return "an empty text"
+    text = masked(address) if "://" in address else masked(f"://{address}").removeprefix("://")
+    return repr(text)
 
 
 def _problem(host: str, port: int, seconds: float) -> str:

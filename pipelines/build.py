@@ -6,15 +6,18 @@ publish. Every step before publishing only adds files that the same command find
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sift_index.errors import CommitConflictError, UsageError
 from sift_index.formats.failures import FailedDocument
 from sift_index.formats.location import anchored
+from sift_index.formats.manifest import versions
+from sift_index.formats.presence import is_folder, is_there, resolved
 from sift_index.formats.removal import Removal
-from sift_index.formats.store import IndexPaths
+from sift_index.formats.store import IndexPaths, file_names
 from sift_index.models.digests import tokenizer_digest
 from sift_index.models.geometry import geometry_of
 from sift_index.models.loading import load_config, load_tokenizer, model_label
@@ -23,12 +26,14 @@ from sift_index.pipelines.catalogue import Catalogue
 from sift_index.pipelines.cluster import ray_session, resolve_build_device
 from sift_index.pipelines.config import BuildConfig
 from sift_index.pipelines.corpus import CorpusReader, ignored_files, open_corpus
+from sift_index.pipelines.corpus.base import UnusableCorpusError
 from sift_index.pipelines.crew import Crew
 from sift_index.pipelines.documents import DocumentRules
 from sift_index.pipelines.events import BuildEvent
 from sift_index.pipelines.failures import (
     FailureBudget,
     TooManyFailuresError,
+    examples,
     record_all,
     recorded,
 )
@@ -72,6 +77,7 @@ def run_build(config: BuildConfig, progress: BuildProgress | None = None) -> Bui
     raise unless there are more than `max_failures`: it is in the summary and under failed/.
     """
     config = anchored_config(config)
+    _require_apart(config)
     rules = document_rules(config)
     reader = corpus_reader(config)
     paths = IndexPaths(config.output)
@@ -90,7 +96,9 @@ def _build(
     if config.prune:
         require_prunable(catalogue)
     unreadable = scan_failures(reader, catalogue)
-    _require_few(paths, failures, unreadable, progress)
+    with _written_to_new(paths, unreadable, progress):
+        failures.add(unreadable)
+        _require_any(catalogue, unreadable)
     config = with_probes(config, reader, rules, progress)
     progress.note(f"loading {config.model} on {config.device}")
     with Crew(config, reader, rules) as crew:
@@ -118,23 +126,45 @@ def _build(
     )
 
 
-def _require_few(
-    paths: IndexPaths,
-    failures: FailureBudget,
-    unreadable: Sequence[FailedDocument],
-    progress: StateWriter,
-) -> None:
-    """Stop before a model is loaded when the corpus alone has too many failures.
+def _require_apart(config: BuildConfig) -> None:
+    """Raise UsageError for an index that would lie among the texts of its corpus."""
+    output = config.output
+    if not isinstance(output, Path) or not is_there(config.corpus):
+        return
+    if resolved(config.corpus) == resolved(output):
+        raise UsageError(
+            f"expected another folder for the index than that of the corpus, found {config.output} "
+            "for both; give another --index"
+        )
 
-    They are written down all the same, with the build that found them.
+
+def _require_any(catalogue: Catalogue, unreadable: Sequence[FailedDocument]) -> None:
+    """Raise UnusableCorpusError when nothing can be indexed and something cannot be read."""
+    if unreadable and not len(catalogue.distinct_keys):
+        raise UnusableCorpusError(
+            f"expected a document that can be indexed, found {len(unreadable)} that cannot, such "
+            f"as {examples(unreadable)}; correct the corpus, or name the field of its texts "
+            "(--text-field)"
+        )
+
+
+@contextmanager
+def _written_to_new(
+    paths: IndexPaths, unreadable: Sequence[FailedDocument], progress: StateWriter
+) -> Iterator[None]:
+    """Where the corpus alone stops a build, before a model is loaded, write down why.
+
+    Nothing is written to an index that has anything: whether it is of this model and policy is not
+    known yet.
     """
-    with recorded(paths, failures):
-        try:
-            failures.add(unreadable)
-        except TooManyFailuresError:
+    try:
+        yield
+    except (TooManyFailuresError, UnusableCorpusError):
+        if not versions(paths) and not file_names(paths.commits, ".json"):
             paths.create()
             progress.accept(len(unreadable))
-            raise
+            record_all(paths, unreadable)
+        raise
 
 
 @dataclass(frozen=True)
@@ -227,6 +257,6 @@ def corpus_reader(config: BuildConfig) -> CorpusReader:
 
 def anchored_config(config: BuildConfig) -> BuildConfig:
     """Make paths absolute: workers have another current folder than the driver."""
-    local = config.model not in preset_names() and Path(config.model).is_dir()
+    local = config.model not in preset_names() and is_folder(config.model)
     model = os.path.abspath(config.model) if local else config.model
     return replace(config, output=anchored(config.output), model=model)

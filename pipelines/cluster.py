@@ -8,6 +8,7 @@ from typing import Any
 import ray
 
 from sift_index.errors import BuildError, UsageError
+from sift_index.formats.location import masked
 from sift_index.models.loading import load_config
 from sift_index.models.size import parameter_count
 from sift_index.pipelines.address import AUTO, CURE, LOCAL, require_reachable
@@ -35,11 +36,15 @@ def ray_session(address: str | None) -> Iterator[None]:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (ConnectionError, ValueError, RuntimeError) as problem:
-        found = "none on this machine" if address == AUTO else str(problem)
-        raise BuildError(
-            f"expected a Ray cluster at {address or 'this machine'}, found {found}; {CURE}"
+    except UnicodeEncodeError as problem:  # Ray notes the command line of its driver
+        raise UsageError(
+            f"expected a command line of UTF-8 text, found {problem.object[problem.start :]!r} in "
+            "it; name files by paths that are UTF-8, such as a link"
         ) from problem
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        found = "none on this machine" if address == AUTO else masked(str(problem))
+        place = masked(address or "this machine")
+        raise BuildError(f"expected a Ray cluster at {place}, found {found}; {CURE}") from problem
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 from sift_index.errors import UsageError
 from sift_index.formats.blob import Codec
 from sift_index.formats.location import Location
+from sift_index.prompts import require_text
 from sift_index.selection.batches import BATCH_TOKENS
 from sift_index.selection.policy import Policy, load_policy
 from sift_index.selection.quality import Quality
@@ -58,6 +59,8 @@ class BuildConfig:
             raise UsageError(f"expected long of {', '.join(LONG_CHOICES)}, found {self.long!r}")
         if self.codec not in CODECS:
             raise UsageError(f"expected codec of {', '.join(CODECS)}, found {self.codec!r}")
+        for name in ("prefix", "span_prefix", "span_suffix"):
+            require_text(name, getattr(self, name) or "")
         for name in ("unit_tokens", "batch_tokens", "workers", "threads", "max_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -6,6 +6,7 @@ that is better said after ten than after ten million.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from sift_index.errors import BuildError
 from sift_index.formats.failures import FailedDocument, record_failure
@@ -33,16 +34,17 @@ class FailureBudget:
         if len(self.found) > self._allowed:
             raise TooManyFailuresError(
                 f"expected at most {self._allowed} failed documents (--max-failures), found "
-                f"{len(self.found)}, such as {self._examples()}; cure the cause, or allow more, "
-                "and run the same command again: committed units stay"
+                f"{len(self.found)}, such as {examples(self.found.values())}; cure the cause, or "
+                "allow more, and run the same command again: committed units stay"
             )
 
-    def _examples(self) -> str:
-        first = [self.found[source] for source in list(self.found)[:SHOWN]]
-        return "; ".join(
-            each.reason if each.reason.startswith(each.source) else f"{each.source}: {each.reason}"
-            for each in first
-        )
+
+def examples(failed: Iterable[FailedDocument]) -> str:
+    """Return the first sources with their reasons, for a message."""
+    return "; ".join(
+        each.reason if each.reason.startswith(each.source) else f"{each.source}: {each.reason}"
+        for each in islice(failed, SHOWN)
+    )
 
 
 class TooManyFailuresError(BuildError):

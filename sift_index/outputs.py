@@ -5,13 +5,14 @@ import tempfile
 from pathlib import Path
 
 from sift_index.errors import UsageError
+from sift_index.formats.presence import is_there
 
 ADVICE = "give another path"
 
 
 def require_writable(path: Path, advice: str = ADVICE) -> None:
     """Raise UsageError when no file can be written at `path`; creates nothing."""
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    folder = next(parent for parent in path.absolute().parents if is_there(parent))
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

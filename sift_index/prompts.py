@@ -31,6 +31,19 @@ def prompt_ids(prompt: Iterable[Segment]) -> list[int]:
     return [i for segment in prompt for i in segment.ids]
 
 
+def require_text(name: str, text: str) -> None:
+    """Raise UsageError for a text that no tokenizer takes: lone surrogates, which UTF-8 has not.
+
+    Command lines have them in the place of bytes that are no UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"expected {name} as UTF-8 text, found {text!r}; convert it to UTF-8"
+        ) from error
+
+
 @dataclass(frozen=True)
 class PromptWriter:
     """Writes prompts for one tokenizer and one set of texts around documents."""

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from sift_index.errors import CorpusError
+from sift_index.formats.presence import is_folder, is_there, resolved
 from sift_index.pipelines.corpus.base import CorpusReader, FileFormat, UnusableCorpusError
 from sift_index.pipelines.corpus.dataset import BUILDERS, DatasetReader
 from sift_index.pipelines.corpus.fields import Fields
@@ -32,7 +33,7 @@ def open_corpus(
     Raises UnusableCorpusError when the path does not exist, holds nothing that is read or lacks the
     columns asked for, CorpusError when it is damaged as a whole.
     """
-    if not os.path.exists(path):
+    if not is_there(path):
         raise UnusableCorpusError(
             f"expected a corpus at {printable(os.fspath(path))!r}, found no such file or folder; "
             "give the path of local data (nothing is downloaded)"
@@ -53,13 +54,13 @@ def file_formats(fields: Fields) -> dict[str, FileFormat]:
 
 def _below(root: Path, folder: str | os.PathLike[str]) -> str | None:
     """Return a folder relative to the root, posix; None for one that does not lie below it."""
-    inside = Path(os.path.relpath(os.path.realpath(folder), os.path.realpath(root)))
+    inside = Path(os.path.relpath(resolved(folder), resolved(root)))
     return None if inside.parts[:1] in ((), ("..",)) else inside.as_posix()
 
 
 def _reader(path: Path, fields: Fields, without: str | None) -> CorpusReader:
     formats = file_formats(fields)
-    if path.is_dir():
+    if is_folder(path):
         return DatasetReader(path, fields) if _is_saved(path) else _folder(path, formats, without)
     suffix = path.suffix.lower()
     if path.is_file() and suffix in formats:

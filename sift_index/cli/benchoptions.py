@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from sift_index.cli.location import GIVEN_PATH, GivenPath
 from sift_index.errors import UsageError
 
 Value = TypeVar("Value")
@@ -35,7 +36,7 @@ def effort_options(warmup: int, repeats: int) -> Callable[[Command], Command]:
 
 def folder_option(help: str) -> Callable[[Command], Command]:
     """Return a decorator that adds --folder, a place that can be written to."""
-    kind = click.Path(path_type=Path, exists=True, file_okay=False, writable=True)
+    kind = GivenPath(path_type=Path, exists=True, file_okay=False, writable=True)
     return click.option("--folder", type=kind, help=help)
 
 
@@ -44,7 +45,7 @@ def results_option(name: str, by_case: bool = False) -> Callable[[Command], Comm
     what = "each case's numbers into a results file as it is done"
     merged = what if by_case else "numbers into a results file"
     text = f"Merge {merged}, as benchmarks/results/{name}.json."
-    return click.option("--results", type=click.Path(path_type=Path), help=text)
+    return click.option("--results", type=GIVEN_PATH, help=text)
 
 
 def names(text: str) -> list[str]:

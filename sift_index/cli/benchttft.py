@@ -17,6 +17,7 @@ from sift_index.cli.benchoptions import (
     seed_option,
 )
 from sift_index.cli.frame import FAILED, emit, framed, table
+from sift_index.cli.location import GIVEN_PATH, GivenPath
 from sift_index.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ WIDTH = 140
 )
 @click.option(
     "--kv-disk",
-    type=click.Path(path_type=Path, exists=True, file_okay=False, writable=True),
+    type=GivenPath(path_type=Path, exists=True, file_okay=False, writable=True),
     metavar="DIR",
     help="Also load reused KV from files, written to DIR and removed.",
 )
@@ -80,7 +81,7 @@ WIDTH = 140
 @results_option("ttft", by_case=True)
 @click.option(
     "--crossover",
-    type=click.Path(path_type=Path),
+    type=GIVEN_PATH,
     metavar="FILE",
     help="Instead, write to FILE (YAML) the densities up to which sparse is faster.",
 )

@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 
 from sift_index.cli.frame import FAILED, PARTIAL, emit, framed
-from sift_index.cli.location import index_location
-from sift_index.errors import UsageError
+from sift_index.cli.location import GIVEN_PATH, index_location, require_index_place
 from sift_index.formats.location import Location, anchored, parse_location
+from sift_index.formats.presence import resolved
 
 if TYPE_CHECKING:
     from sift_index.pipelines.config import BuildConfig
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("corpus", type=click.Path(path_type=Path))
+@click.argument("corpus", type=GIVEN_PATH)
 @click.option("--model", required=True, help="Preset, local folder or hub id.")
 @click.option(
     "--index",
@@ -101,8 +101,7 @@ def build(
 
     quiet_transformers()
     target = output_folder or default_index(corpus)
-    if isinstance(target, Path) and target.exists() and not target.is_dir():
-        raise UsageError(f"expected a folder for the index, found the file {target}; give another")
+    require_index_place(target)
     chosen = read_policy(policy)
     config = BuildConfig(
         corpus=corpus,
@@ -146,4 +145,4 @@ def _outcome(summary: "BuildSummary") -> int:
 
 def default_index(corpus: Path) -> Location:
     """Return the index folder for a corpus that was given without one."""
-    return parse_location(f"{corpus.resolve().stem}.sift")
+    return parse_location(f"{resolved(corpus).stem}.sift")

@@ -61,6 +61,11 @@ def _lines(file: TextIO | None) -> list[str]:
         return [name for line in file if (name := line.rstrip("\r\n"))]
     except UnicodeDecodeError as error:
         raise UsageError(f"--ids-from: expected UTF-8 text, found {error}; convert it") from error
+    except OSError as error:
+        found = error.strerror or error
+        raise UsageError(
+            f"--ids-from: expected a file that can be read, found {found}; give another"
+        ) from error
 
 
 def _values(deletion: Deletion | None) -> dict[str, int | None]:

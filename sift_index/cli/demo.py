@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from sift_index.cli.frame import PARTIAL, emit, framed, table
+from sift_index.cli.location import GivenPath, require_index_place
 
 if TYPE_CHECKING:
     from sift_index.evaluation.run import EvalReport
@@ -23,7 +24,7 @@ Speak = Callable[[str], None]
 @click.command()
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=GivenPath(path_type=Path, file_okay=False),
     default=Path("sift-demo"),
     show_default=True,
     help="Where the index and summary.json go.",
@@ -52,6 +53,7 @@ def demo(folder: Path, questions: int, output: str) -> int:
     quiet_transformers()
     say = _speaker(output)
     index = folder / "index"
+    require_index_place(index)
     summary = _build(index, say)
     report = _compare(index, questions, say)
     values = _summary(summary, report, time.monotonic() - started)

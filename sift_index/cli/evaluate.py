@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sift_index.cli.frame import emit, framed, table
-from sift_index.cli.location import index_location
+from sift_index.cli.location import GIVEN_PATH, index_location
 from sift_index.errors import UsageError
 from sift_index.formats.location import Location
 
@@ -29,12 +29,12 @@ METHODS = "dense,sift,paper,no-cross"
 @click.option("--model", help="Preset, folder or hub id.  [default: the model the index names]")
 @click.option(
     "--questions",
-    type=click.Path(path_type=Path),
+    type=GIVEN_PATH,
     multiple=True,
     help="JSON Lines of questions with documents, or RULER needles; may be given several times.  "
     "[default: the packaged examples]",
 )
-@click.option("--corpus", type=click.Path(path_type=Path), help="Folder that document names mean.")
+@click.option("--corpus", type=GIVEN_PATH, help="Folder that document names mean.")
 @click.option("--methods", default=METHODS, show_default=True, help="Comma-separated; see below.")
 @click.option("--policy", default="probe", show_default=True, help="What `sift` means, no INDEX.")
 @click.option(
@@ -65,19 +65,19 @@ METHODS = "dense,sift,paper,no-cross"
 @click.option("--recall/--no-recall", default=True, help="Measure attention-mass recall.")
 @click.option(
     "--scores",
-    type=click.Path(path_type=Path),
+    type=GIVEN_PATH,
     help="Append every question's scores to this file, and skip questions it holds: a run that "
     "was stopped goes on.",
 )
 @click.option("--scored-only", is_flag=True, help="Report what --scores holds, run nothing.")
 @click.option("--shard", help="I/N: only every Nth question, from the Ith; with --scores each.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Write a PNG.")
+@click.option("--plot", type=GIVEN_PATH, help="Write a PNG.")
 @click.option("--strict", is_flag=True, help="Refuse what would be a warning.")
 @click.option("--dtype", default="auto", show_default=True)
 @click.option("--device", default="auto", show_default=True)
 @click.option(
     "--results",
-    type=click.Path(path_type=Path),
+    type=GIVEN_PATH,
     help="Merge the numbers into a results file, as those in benchmarks/results.",
 )
 @framed
@@ -130,6 +130,7 @@ def evaluate(
     from sift_index.evaluation.results import read_results
     from sift_index.evaluation.run import EvalOptions
     from sift_index.models.quiet import quiet_transformers
+    from sift_index.prompts import require_text
 
     quiet_transformers()
     names = [method.strip() for method in methods.split(",") if method.strip()]
@@ -142,6 +143,7 @@ def evaluate(
         raise UsageError(
             "expected --scores with --scored-only, found none; name the file to report"
         )
+    require_text("--serve-prefix", serve_prefix or "")
     if serve_prefix is not None and not serve_prefix.strip():
         raise UsageError(
             "expected a --serve-prefix with text, found none: the first document would hold the "

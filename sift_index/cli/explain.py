@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sift_index.cli.frame import emit, framed, table
-from sift_index.cli.location import index_location
+from sift_index.cli.location import GIVEN_PATH, index_location
 from sift_index.errors import SiftError, UsageError
 from sift_index.formats.location import Location
 from sift_index.runtime.levels import QUALITIES
@@ -21,7 +21,7 @@ DEFAULT_QUESTION = "What do these documents say?"
 
 @click.command()
 @click.argument("index", type=index_location)
-@click.argument("documents", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("documents", type=GIVEN_PATH, nargs=-1, required=True)
 @click.option("--question", default=DEFAULT_QUESTION, show_default=True)
 @click.option("--model", help="Whose tokenizer: preset, folder or hub id.  [default: the index's]")
 @click.option("--level", default=1, show_default=True, help="Which of the nested thresholds.")
@@ -54,10 +54,12 @@ def explain(
     """
     import torch
 
+    from sift_index.prompts import require_text
     from sift_index.runtime.crossover import find_crossover, packaged_tables, read_crossover
     from sift_index.runtime.explain import explain as explained
     from sift_index.runtime.index import SiftIndex
 
+    require_text("--question", question)
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     table_of_device = find_crossover(crossover, place)
     opened = SiftIndex.open(index)

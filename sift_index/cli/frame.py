@@ -1,9 +1,12 @@
 """What every command shares: `--output`, errors as one message, documented exit codes."""
 
+import errno
+import io
 import json
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, TextIO
@@ -56,12 +59,18 @@ def framed(command: Callable[..., int | None]) -> Callable[..., None]:
     @wraps(command)
     def run(*args: Any, output: str, **kwargs: Any) -> None:
         warnings.showwarning = _show_warning
+        _escape_undecodable()
         try:
             code = command(*args, output=output, **kwargs)
         except SiftError as problem:
             error = explained(problem, kwargs.get("index"))
             _show_error(error, output)
             code = exit_code(error)
+        except OSError as problem:
+            if problem.errno == errno.EPIPE:  # whoever read the output has seen enough
+                raise
+            _show_failure(type(problem).__name__, _refusal(problem), output)
+            code = FAILED
         except KeyboardInterrupt as stop:
             message = str(stop) or "interrupted; run the same command to resume"
             _show_failure("Interrupted", message, output)
@@ -74,7 +83,7 @@ def framed(command: Callable[..., int | None]) -> Callable[..., None]:
 def emit(values: dict[str, Any], text: Callable[[Console], None], output: str) -> None:
     """Print a result as JSON, or as text by calling `text` with a console."""
     if output == "json":
-        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
+        click.echo(_json(values))
     else:
         text(Console(highlight=False))
 
@@ -89,6 +98,28 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     return built
 
 
+def _json(values: dict[str, Any]) -> str:
+    """Return JSON that is UTF-8 whatever bytes a name has: others become the escape \\udc80."""
+    text = json.dumps(values, indent=2, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _escape_undecodable() -> None:
+    """Print what standard output cannot encode, such as bytes of names, as stderr does: escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _refusal(error: OSError) -> str:
+    """Return the last word on a file or machine that refused, where no command said it better."""
+    where = "" if error.filename is None else f"{error.filename}: "
+    found = error.strerror or error
+    return (
+        f"{where}expected the system to do what this command asked, found {found}; put that right "
+        "(permissions, disk space, the path) and run the same command again"
+    )
+
+
 def _show_error(error: SiftError, output: str) -> None:
     _show_failure(type(error).__name__, str(error), output, error.details)
 
@@ -98,7 +129,8 @@ def _show_failure(
 ) -> None:
     if output == "json":
         values = {"error": {"type": kind, "message": message, **details}}
-        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
+        with suppress(OSError):  # standard output itself may be what failed
+            click.echo(_json(values))
     click.echo(f"error: {message}", err=True)
 
 

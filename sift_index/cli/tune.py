@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from sift_index.cli.frame import emit, framed, table
+from sift_index.cli.location import GIVEN_PATH
 from sift_index.cli.tunedata import TuneData
 
 if TYPE_CHECKING:
@@ -23,17 +24,15 @@ LOG_SECONDS = 30
 
 
 @click.command()
-@click.argument("corpus", type=click.Path(path_type=Path), required=False)
+@click.argument("corpus", type=GIVEN_PATH, required=False)
 @click.option("--model", required=True, help="Preset, local folder or hub id.")
 @click.option(
     "--questions",
-    type=click.Path(path_type=Path),
+    type=GIVEN_PATH,
     multiple=True,
     help="Questions with documents, as `eval` takes them, instead of CORPUS.",
 )
-@click.option(
-    "--corpus", "folder", type=click.Path(path_type=Path), help="Folder that document names mean."
-)
+@click.option("--corpus", "folder", type=GIVEN_PATH, help="Folder that document names mean.")
 @click.option("--text-field", default="text", show_default=True, help="Field holding the text.")
 @click.option(
     "--max-kl", type=float, help=f"Highest mean KL in nats.  [default: {MAX_KL}, see above]"
@@ -52,7 +51,7 @@ LOG_SECONDS = 30
 @click.option("--policy", default="probe", show_default=True, help="What to start from.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=GIVEN_PATH,
     default=Path("policy.yaml"),
     show_default=True,
     help="Policy file to write.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sift_index.errors import DocumentError, UsageError
+from sift_index.formats.presence import resolved
 
 if TYPE_CHECKING:
     from sift_index.evaluation.methods.registry import Setting
@@ -42,7 +43,7 @@ class TuneData:
     def name(self) -> str:
         """What to call the data in a policy file."""
         if self._corpus is not None:
-            return f"corpus {self._corpus.resolve().name}"
+            return f"corpus {resolved(self._corpus).name}"
         return "questions " + ", ".join(path.name for path in self._files)
 
     def sample(

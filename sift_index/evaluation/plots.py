@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sift_index.errors import UsageError
 from sift_index.evaluation.figures import new_figure, save_figure
 from sift_index.evaluation.metrics import Interval
+from sift_index.formats.presence import is_folder
 from sift_index.outputs import require_writable
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def require_plots(path: Path) -> None:
     """
     new_figure()
     require_writable(path)
-    if path.is_dir():
+    if is_folder(path):
         raise UsageError(f"{path} cannot be written: it is a folder; give the path of a file")
 
 

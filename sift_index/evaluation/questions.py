@@ -15,6 +15,7 @@ from typing import Any, Literal
 from sift_index import configs
 from sift_index.errors import UsageError
 from sift_index.evaluation import needles
+from sift_index.formats.presence import is_regular, resolved
 
 OWN_FIELDS = frozenset({"question", "answers", "documents"})
 NEEDLE_FIELDS = frozenset({"input", "outputs"})
@@ -194,7 +195,7 @@ def _document(where: str, entry: Any, corpus: Path | None) -> str:
         return f"{title}\n{entry['text']}" if title else str(entry["text"])
     if isinstance(entry, str) and corpus is not None:
         path = corpus / entry
-        if path.resolve().is_relative_to(corpus.resolve()) and path.is_file():
+        if resolved(path).is_relative_to(resolved(corpus)) and is_regular(path):
             return _text_of(where, path)
         raise UsageError(f"{where}: document {entry!r} is not a file of {corpus}")
     raise UsageError(

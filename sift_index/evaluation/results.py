@@ -16,6 +16,7 @@ import torch
 
 from sift_index.errors import UsageError
 from sift_index.evaluation.metrics import Interval
+from sift_index.formats.presence import is_there
 from sift_index.outputs import require_writable, write_whole
 
 # Folders of an absolute path, also inside a comma-separated list or behind `name:`.
@@ -90,7 +91,7 @@ def read_results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
     Raises UsageError for anything that is no results file, or a place where none can be.
     """
-    if not path.exists():
+    if not is_there(path):
         require_writable(path)
         return {}
     try:

@@ -1,12 +1,12 @@
 """Loading a model by preset name, local folder or hub id, refusing what cannot be indexed."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from sift_index.errors import ModelError, UsageError
+from sift_index.formats.presence import is_folder, resolved
 from sift_index.models.geometry import ModelGeometry, geometry_of
 from sift_index.models.gguf import converted_model
 from sift_index.models.presets import PromptTemplate, load_preset, preset_names
@@ -54,7 +54,7 @@ def resolve_model(name: str) -> ModelReference:
         gguf = preset.source.kind == "gguf-package"
         location = str(converted_model(preset)) if gguf else preset.source.repo
         return ModelReference(name, location, preset.prompt, preset.context)
-    if Path(name).is_dir() or (name.count("/") == 1 and not name.startswith((".", "/", "~"))):
+    if is_folder(name) or (name.count("/") == 1 and not name.startswith((".", "/", "~"))):
         return ModelReference(name, name, None, None)
     raise UsageError(
         f"expected a preset ({', '.join(preset_names())}), a local folder or a hub id "
@@ -67,8 +67,8 @@ def model_label(name: str) -> str:
 
     Where a folder lies means nothing on another machine.
     """
-    local = name not in preset_names() and Path(name).is_dir()
-    return Path(name).resolve().name if local else name
+    local = name not in preset_names() and is_folder(name)
+    return resolved(name).name if local else name
 
 
 def load_tokenizer(name: str) -> tuple[Any, PromptTemplate]:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from sift_index import configs
 from sift_index.errors import UsageError
+from sift_index.formats.presence import is_regular
 from sift_index.selection.quality import Quality, quality_entries
 
 BUILTIN = "builtin"
@@ -144,11 +145,13 @@ def read_policy(name: str) -> PolicyFile:
     name). UsageError says what is wrong.
     """
     path = configs.resource("policies", f"{name}.yaml") if name in policy_names() else Path(name)
-    if not path.is_file():
+    if not is_regular(path):
         known = ", ".join(policy_names())
         raise UsageError(f"expected a policy ({known}) or a YAML file, found {name!r}")
     try:
         values = configs.load_yaml(path)
+    except OSError as problem:
+        raise UsageError(f"policy file {path} cannot be read: {problem}") from problem
     except ValueError as problem:
         raise UsageError(str(problem)) from problem
     quality = quality_entries(values.pop("quality", None), path.name)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sift_index import configs
 from sift_index.errors import UsageError
+from sift_index.formats.presence import is_folder, is_regular
 from sift_index.selection.policy import BUILTIN, CORPUS, ProbePolicy
 
 
@@ -24,14 +25,16 @@ def probe_texts(source: str) -> list[str]:
             "folder of texts, such as probes/ of an index built with it"
         )
     path = configs.resource("probes") if source == BUILTIN else Path(source)
-    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
-    if not files or not all(file.is_file() for file in files):
+    files = sorted(path.glob("*.txt")) if is_folder(path) else [path]
+    if not files or not all(map(is_regular, files)):
         raise UsageError(
             f"expected probe_source 'builtin', a text file or a folder of .txt files, "
             f"found {source!r}"
         )
     try:
         return [file.read_text(encoding="utf-8") for file in files]
+    except OSError as problem:
+        raise UsageError(f"probe texts in {source!r} cannot be read: {problem}") from problem
     except UnicodeDecodeError as problem:
         raise UsageError(f"probe texts in {source!r} are not UTF-8: {problem}") from problem
 

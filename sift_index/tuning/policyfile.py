@@ -9,6 +9,7 @@ import yaml
 
 from sift_index import outputs
 from sift_index.errors import UsageError
+from sift_index.formats.presence import is_folder, is_there
 from sift_index.selection.policy import Policy, policy_values
 from sift_index.selection.quality import Quality
 
@@ -21,9 +22,9 @@ def require_writable(path: Path, force: bool = False) -> None:
 
     An existing file is refused unless `force`.
     """
-    if path.is_dir():
+    if is_folder(path):
         raise UsageError(f"expected a file to write the policy to, found the folder {path}")
-    if path.exists() and not force:
+    if is_there(path) and not force:
         raise UsageError(
             f"expected a new file for the policy, found {path}; give another --out, or --force "
             "to replace it"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -39,3 +40,21 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(KeyError), staged(tmp_path / "out"):
             raise KeyError
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("owner", "call"), [(Path, "iterdir"), (os, "readlink")])
+def test_a_path_that_cannot_be_looked_at_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, call: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(owner, call, refuse)
+    with (
+        pytest.raises(UsageError, match="link: expected .* found Permission denied"),
+        staged_folder(tmp_path / "link"),
+    ):
+        raise AssertionError("the block was entered")

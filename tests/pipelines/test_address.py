@@ -57,10 +57,26 @@ def test_where_a_head_is(address, head) -> None:
     assert head_of(address) == head
 
 
-@pytest.mark.parametrize("address", ["head-node", "head:port", ":6379", "ray://", "a b"])
+NO_ADDRESS = [
+    *("head-node", "head:port", ":6379", "ray://", "a b", ""),
+    *("a..b:6379", ".:6379", f"{'a' * 64}:6379", f"ray://{'a' * 64}.org", "\udcff:6379"),
+    *("127.0.0.1:1/foo", "ray://127.0.0.1:1/foo", "127.0.0.1:1?foo", "127.0.0.1:1#foo", "a\nb:1"),
+]
+
+
+@pytest.mark.parametrize("address", NO_ADDRESS)
 def test_what_is_no_address_is_wrong_usage(address) -> None:
     with pytest.raises(UsageError, match="expected a Ray address such as host:6379"):
         require_reachable(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["ray://user:pw@host", "ray://user:pw@host:1", "user:pw@host:1"]
+)
+def test_passwords_are_not_repeated(address) -> None:
+    with pytest.raises(UsageError, match=r"found '(ray://)?\*\*\*@host(:1)?'; correct") as found:
+        require_reachable(address)
+    assert "pw" not in str(found.value)
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "localhost:{}", "ray://127.0.0.1:{}"])

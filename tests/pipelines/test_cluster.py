@@ -101,3 +101,24 @@ def test_an_unreachable_cluster_is_named(monkeypatch) -> None:
             ray_session(address).__enter__()
     with pytest.raises(BuildError, match="at auto, found none on this machine; check --address"):
         ray_session("auto").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind", "message"),
+    [
+        (UnicodeEncodeError("utf-8", "build \udcff", 6, 7, "no"), UsageError, r"'\\udcff' in it"),
+        (
+            ValueError("no http://a:b@c"),
+            BuildError,
+            r"at http://\*\*\*@c, found no http://\*\*\*@c;",
+        ),
+    ],
+)
+def test_what_ray_refuses_is_said_without_passwords(monkeypatch, problem, kind, message) -> None:
+    def refuse(**_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", refuse)
+    with pytest.raises(kind, match=message), ray_session("http://a:b@c"):
+        raise AssertionError("the block was entered")

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from sift_index.errors import BuildError, FingerprintMismatchError
+from sift_index.errors import BuildError, FingerprintMismatchError, UsageError
 from sift_index.formats.failures import FailedDocument, read_failures
 from sift_index.formats.receipts import read_receipts
 from sift_index.formats.store import IndexPaths
@@ -156,3 +156,23 @@ def test_an_index_that_may_be_of_another_model_is_not_touched(inline, corpus, tm
     with pytest.raises(TooManyFailuresError):
         inline(corpus, index, max_failures=0)
     assert {path: path.read_bytes() for path in index.rglob("*") if path.is_file()} == before
+
+
+def test_a_corpus_of_which_nothing_can_be_read_loads_no_model(
+    inline, tmp_path, monkeypatch
+) -> None:
+    def load(*arguments):
+        raise AssertionError("workers were started")
+
+    monkeypatch.setattr("sift_index.pipelines.build.Crew", load)
+    corpus = write_corpus(tmp_path / "corpus", {"bad.txt": b"\xff", "empty.txt": b" "})
+    with pytest.raises(UsageError, match="found 1 that cannot, such as bad.txt: .*--text-field"):
+        inline(corpus, tmp_path / "index")
+    assert [one.source for one in read_failures(IndexPaths(tmp_path / "index"))] == ["bad.txt"]
+
+
+def test_an_index_among_the_texts_is_refused(inline, corpus, tmp_path) -> None:
+    before = sorted(corpus.rglob("*"))
+    with pytest.raises(UsageError, match="another folder for the index"):
+        inline(corpus, corpus / ".." / "corpus")
+    assert sorted(corpus.rglob("*")) == before

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +173,16 @@ def test_a_bad_file_is_refused(tmp_path, content, message):
     with pytest.raises(UsageError) as caught:
         load_policy(str(path))
     assert message in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "mine.yaml").touch()
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(UsageError, match=r"mine.yaml cannot be read: .*Permission denied"):
+        load_policy(str(tmp_path / "mine.yaml"))
 
 
 def test_a_missing_file_is_refused_listing_the_packaged_ones():

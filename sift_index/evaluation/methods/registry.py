@@ -16,6 +16,7 @@ from sift_index.evaluation.methods.oracle import oracle
 from sift_index.evaluation.methods.reuse import cacheblend, epic, kv_reuse
 from sift_index.evaluation.methods.treatment import Dense, Method
 from sift_index.formats.canonical import digest
+from sift_index.formats.presence import is_regular
 from sift_index.models.loading import LoadedModel
 from sift_index.prompts import PromptWriter
 from sift_index.runtime.index import SiftIndex
@@ -148,7 +149,7 @@ def _policy(setting: Setting, argument: str) -> Method:
 def _split_level(argument: str) -> tuple[str, str]:
     """Return a policy's name or file, and the level behind an @, which names may hold as well."""
     name, at, level = argument.rpartition("@")
-    if not at or "/" in level or Path(argument).is_file():
+    if not at or "/" in level or is_regular(argument):
         return argument, ""
     return name, level
 
