@@ -70,7 +70,7 @@ def test_a_new_measurement_alone_is_a_version(inline, corpus, index) -> None:
 
 
 def test_a_measurement_alone_is_no_index(inline, tmp_path, index) -> None:
-    empty = write_corpus(tmp_path / "bad", {"bad.txt": b"\xff"})
+    empty = write_corpus(tmp_path / "empty", {"empty.txt": " "})
     assert inline(empty, index, quality=(QUALITY,)).version is None
     assert not list(index.glob("manifest-*"))
 
