@@ -73,9 +73,16 @@ class TileTable:
 
     def covering(self, row_start: int, row_stop: int) -> tuple[int, int]:
         """Return the range of tiles with a row in [row_start, row_stop)."""
-        first = int(np.searchsorted(self.end, row_start, side="right"))
-        stop = int(np.searchsorted(self.begin, row_stop, side="left"))
-        return first, max(first, stop) if row_start < row_stop else first
+        return covering(self.begin, self.end, row_start, row_stop)
+
+
+def covering(
+    begin: NDArray[np.integer], end: NDArray[np.integer], row_start: int, row_stop: int
+) -> tuple[int, int]:
+    """Return the range of tiles [begin, end), ascending, with a row in [row_start, row_stop)."""
+    first = int(np.searchsorted(end, row_start, side="right"))
+    stop = int(np.searchsorted(begin, row_stop, side="left"))
+    return first, max(first, stop) if row_start < row_stop else first
 
 
 def span_table(plan: SparsePlan) -> SpanTable:

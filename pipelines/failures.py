@@ -41,10 +41,7 @@ class FailureBudget:
 
 def examples(failed: Iterable[FailedDocument]) -> str:
     """Return the first sources with their reasons, for a message."""
-    return "; ".join(
-        each.reason if each.reason.startswith(each.source) else f"{each.source}: {each.reason}"
-        for each in islice(failed, SHOWN)
-    )
+    return "; ".join(each.line() for each in islice(failed, SHOWN))
 
 
 class TooManyFailuresError(BuildError):

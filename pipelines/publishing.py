@@ -12,7 +12,6 @@ from sift_index.formats.failures import (
     FailedDocument,
     clear_failure,
     read_failures,
-    record_failure,
 )
 from sift_index.formats.fingerprint import Fingerprint
 from sift_index.formats.keyorder import find_positions, sorted_keys
@@ -25,6 +24,7 @@ from sift_index.pipelines.catalogue import Catalogue
 from sift_index.pipelines.changes import corpus_changes, document_map
 from sift_index.pipelines.corpus import CorpusReader
 from sift_index.pipelines.corpus.files import printable
+from sift_index.pipelines.failures import record_all
 from sift_index.pipelines.resume import Held
 from sift_index.selection.quality import Quality
 
@@ -110,8 +110,7 @@ def record_failures(
     Records of documents that are not in this corpus stay, for another corpus may have left them;
     with `prune` they go as documents do.
     """
-    for failure in failed:
-        record_failure(paths, failure)
+    record_all(paths, failed)
     earlier = {record.source for record in read_failures(paths)}
     fine = earlier - {failure.source for failure in failed}
     for source in fine if prune else _present(reader, fine):
