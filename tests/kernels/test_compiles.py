@@ -33,7 +33,7 @@ def test_the_kernels_compile_for_hopper(found):
 
 
 @pytest.mark.parametrize(
-    "dim, products, loop, shared", [(64, 4 * 12, 700, 184 << 10), (128, 6 * 16, 480, 216 << 10)]
+    "dim, products, loop, shared", [(64, 4 * 12, 600, 184 << 10), (128, 6 * 16, 480, 216 << 10)]
 )
 def test_the_hopper_kernel_stays_within_its_budget(dim, products, loop, shared, found):
     """Per block of 128 keys: dense FlashAttention-3 takes 472 instructions at head_dim 128.
