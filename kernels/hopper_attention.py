@@ -18,7 +18,7 @@ from sift_index.kernels.work import Work
 
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16)
-# Blocks of K and V that shared memory holds at once, by head_dim.
+# Blocks of K and V that shared memory holds at once, by head_dim: 2 or 4 (`hopper_blocks`).
 STAGES = {64: 4, 128: 2}
 # Gluon is experimental: these releases have the names and arguments that the kernel uses.
 TRITON_RELEASES = ((3, 6), (3, 9))

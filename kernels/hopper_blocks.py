@@ -32,7 +32,8 @@ from sift_index.kernels.hopper_notes import (
 # Named barriers, of 16; the compiler's own are the first ones. Gluon has no name for them, so they
 # come as assembly. Unlike at barriers in memory, threads arrive without waiting for their group.
 # ROOM: a room for keys is free again, behind those the same of values; the producer's warp waits,
-# the threads of both warpgroups arrive. TURN: a warpgroup may issue its products.
+# the threads of both warpgroups arrive. There are two for each stage, so up to 4 stages leave the
+# last two free. TURN: a warpgroup may issue its products.
 ROOM = gl.constexpr(6)
 TURN = gl.constexpr(14)
 AWAIT_ROOM = gl.constexpr("bar.sync $1, 288; mov.b32 $0, $1;")

@@ -99,6 +99,23 @@ def test_same_inputs_give_the_same_bits(dim, dtype):
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("loud", [1.0, 12.0])
+def test_scores_may_outgrow_those_of_the_diagonal(loud, dim, dtype):
+    """The reference that weights are taken from moves; every fourth key is `loud` times as long."""
+    kinds = [("span", 1500), ("glue", 30), ("span", 100), ("span", 90), ("span", 700)]
+    plan = random_plan(MaskLayout(1, 8, 8, 32), kinds)
+    q, k, v = qkv(plan, 2, dim, dtype)
+    k[:, ::4] *= loud
+    out, lse = by_chunks(q, k, v, plan, (0, 1000, plan.length))
+    on_device = plan.to(q.device)
+    expected = reference.sparse_attention(q.float(), k.float(), v.float(), on_device, 0)
+    assert error(out, expected) < DTYPES[dtype]
+    exact = reference.sparse_log_sum_exp(q.float(), k.float(), on_device, 0)
+    torch.testing.assert_close(lse, exact, rtol=1e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("start", [0, 340, 700])
 def test_rows_behind_the_plan_are_dense(start):
     plan = random_plan(MaskLayout(1, 4, 4, 32), [("glue", 9), ("span", 500)])
