@@ -36,14 +36,17 @@ class SparseHandler:
         self._call = _Call()
 
     @uncompiled
-    def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
         """Before each forward: where its rows start, and that they are the plans' tokens.
 
-        A hook belongs to the model, not to a thread: calls under another plan are not ours.
+        A hook belongs to the model, not to a thread: calls under another plan are not ours. They
+        come without `kwargs` where our block ends while torch goes through the model's hooks.
         """
         if active_handler(module.config) is not self:
             return
-        given = arguments_of(module, args, kwargs)
+        given = arguments_of(module, args, kwargs or {})
         cache = given.get("cache", given.get("past_key_values"))
         check_cache(cache)
         self._call.column = int(cache.get_seq_length()) if cache is not None else 0

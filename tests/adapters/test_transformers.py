@@ -458,6 +458,31 @@ def test_the_naive_attention_of_these_tests_is_dense_without_masks():
         assert close(eager_logits(model, ids), model(torch.tensor([ids])).logits[0])
 
 
+def test_a_block_may_end_while_another_thread_calls_the_model():
+    model = tiny("llama")
+    first, second = plan_of(model, "random", SHORT), plan_of(model, "off", SHORT)
+    alone = logits_under(model, first)
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with sift_attention(model, second):
+            entered.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert entered.wait(30)
+
+    def end_it(*_: object) -> None:
+        leave.set()
+        thread.join(30)
+
+    # torch has listed the model's hooks by then, the other block's among them.
+    with model.model.register_forward_pre_hook(end_it, prepend=True):
+        assert torch.equal(logits_under(model, first), alone)
+    assert not thread.is_alive()
+
+
 def test_a_thread_started_inside_the_block_says_that_it_is_dense():
     model = model_of()
     plan = plan_of(model, "off")
