@@ -26,6 +26,7 @@ DEFAULT_QUESTION = "What do these documents say?"
 @click.option("--model", help="Whose tokenizer: preset, folder or hub id.  [default: the index's]")
 @click.option("--level", default=1, show_default=True, help="Which of the nested thresholds.")
 @click.option("--quality", type=click.Choice(QUALITIES), help="The same in words.")
+@click.option("--version", "number", type=int, help="An older version.  [default: the newest]")
 @click.option(
     "--crossover",
     metavar="auto|off|PATH",
@@ -39,6 +40,7 @@ def explain(
     model: str | None,
     level: int,
     quality: str | None,
+    number: int | None,
     crossover: str | None,
     output: str,
 ) -> None:
@@ -62,7 +64,7 @@ def explain(
     require_text("--question", question)
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     table_of_device = find_crossover(crossover, place)
-    opened = SiftIndex.open(index)
+    opened = SiftIndex.open(index, version=number)
     plan = opened.compose(_prompt(opened, documents, question, model), level, quality)
     measured = map(read_crossover, sorted(packaged_tables().glob("*.yaml")))
     found = explained(plan, table_of_device, measured)

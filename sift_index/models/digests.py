@@ -35,7 +35,9 @@ def _writes(model: torch.nn.Module) -> int:
 
 def _digest(model: torch.nn.Module) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(model.named_parameters()):
+    # torch.compile'd modules have their names under another one.
+    named = ((name.replace("_orig_mod.", ""), p) for name, p in model.named_parameters())
+    for name, tensor in sorted(named, key=lambda pair: pair[0]):
         digest.update(f"{name}:{tuple(tensor.shape)}:".encode())
         digest.update(_tensor_summary(tensor.detach()))
     return digest.hexdigest()

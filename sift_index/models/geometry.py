@@ -45,9 +45,12 @@ def geometry_of(config: Any) -> ModelGeometry:
 
 
 def rope_identity(config: Any) -> dict[str, Any]:
-    """Return the rotary parameters as plain JSON values, for the fingerprint."""
+    """Return the rotary parameters as plain JSON values, for the fingerprint.
+
+    That all of a head is rotated is what a config without the factor says, so neither has it.
+    """
     return {
         name: float(value) if isinstance(value, (int, float)) else value
         for name, value in sorted(rope_parameters(config).items())
-        if isinstance(value, (str, int, float))
+        if isinstance(value, (str, int, float)) and (name, value) != ("partial_rotary_factor", 1)
     }

@@ -76,6 +76,9 @@ def test_wrong_usage(folder, tiny_model_dir):
     level = call(folder, tiny_model_dir, "a.txt", "--level=2")
     assert level.exit_code == 2 and "expected a level of 1 to 1" in level.output
     assert CliRunner().invoke(cli, ["explain", str(folder / "index")]).exit_code == 2
+    version = call(folder, tiny_model_dir, "a.txt", "--version=7")
+    assert version.exit_code == 4 and "version 7" in version.stderr
+    assert call(folder, tiny_model_dir, "a.txt", "--version=1").exit_code == 0
 
 
 def test_quality_and_crossover(folder, tiny_model_dir, tmp_path):

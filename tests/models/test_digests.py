@@ -63,6 +63,14 @@ def test_swapped_layers_change_the_digest():
     assert weights_digest(model) != weights_digest(swapped)
 
 
+def test_compiled_layers_keep_the_digest():
+    model = tiny("llama")
+    expected = weights_digest(tiny("llama"))
+    model.model.layers[0] = torch.compile(model.model.layers[0])
+    assert any("_orig_mod." in name for name, _ in model.named_parameters())
+    assert weights_digest(model) == expected
+
+
 def test_other_shapes_of_the_same_values_change_the_digest():
     square, flat = torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(8, 2, bias=False)
     with torch.no_grad():

@@ -67,6 +67,13 @@ def test_rotary_numbers_enter_the_identity():
     assert minimax["partial_rotary_factor"] == 0.5
 
 
+def test_a_factor_of_one_says_what_none_says():
+    config = AutoConfig.for_model(**load_preset("llama-3.1-8b").config)
+    expected = rope_identity(config)
+    config.rope_parameters = {**config.rope_parameters, "partial_rotary_factor": 1.0}
+    assert rope_identity(config) == expected
+
+
 def test_bytes_of_the_kv_cache():
     shape = SHAPES["llama-3.1-8b"]
     assert shape.kv_bytes(1024) == 2 * 32 * 8 * 128 * 2 * 1024
