@@ -31,9 +31,9 @@ from sift_index.kernels.hopper_notes import (
 
 # Named barriers, of 16; the compiler's own are the first ones. Gluon has no name for them, so they
 # come as assembly. Unlike at barriers in memory, threads arrive without waiting for their group.
-# ROOM: a room for keys is free again, behind those the same of values; the producer's warp waits,
-# the threads of both warpgroups arrive. There are two for each stage, so up to 4 stages leave the
-# last two free. TURN: a warpgroup may issue its products.
+# ROOM: a room for keys is free again, behind those the same of values; the 32 threads of the
+# producer wait, the 256 of both warpgroups arrive. There are two for each stage, so up to 4 stages
+# leave the last two free. TURN: a warpgroup may issue its products.
 ROOM = gl.constexpr(6)
 TURN = gl.constexpr(14)
 AWAIT_ROOM = gl.constexpr("bar.sync $1, 288; mov.b32 $0, $1;")
@@ -123,10 +123,14 @@ def produce(  # type: ignore[no-untyped-def]
         tma.async_copy_global_to_shared(q, [head, row, 0], full, queries[0])
         tma.async_copy_global_to_shared(q, [head, row + HALF, 0], full, queries[1])
 
+        # All of it in front of the first block: where that is the only one, both warpgroups may be
+        # finished, and the scheduler writing down another item, before the next line.
         kv_head = read(notes, here + KV_HEAD, note_layout)
         mask_head = read(notes, here + MASK_HEAD, note_layout)
         begin = read(notes, here + FIRST_KEY, note_layout)
         start = read(notes, here + LIST_START, note_layout)
+        front = read(notes, here + FRONT, note_layout)
+        tails = read(notes, here + TAILS, note_layout)
         whole = read(notes, here + WHOLE, note_layout)
         listed = read(notes, here + LISTED, note_layout)
         la_at = read(notes, here + LA_AT, note_layout)
@@ -137,13 +141,13 @@ def produce(  # type: ignore[no-untyped-def]
             v, v_list, listed_before, head_before, before, block,
             k_tiles, v_tiles, k_full, v_full, STAGES,
         )  # fmt: skip
-        for step in range(read(notes, here + FRONT, note_layout)):
+        for step in range(front):
             block, listed_before, head_before, before = _fetch(
                 k, 0, kv_head, begin - (whole + step + 1) * KEYS,
                 v, v_list, listed_before, head_before, before, block,
                 k_tiles, v_tiles, k_full, v_full, STAGES,
             )  # fmt: skip
-        for step in range(read(notes, here + TAILS, note_layout)):
+        for step in range(tails):
             block, listed_before, head_before, before = _fetch(
                 k_list, 1, mask_head, start + (listed + step) * KEYS,
                 v, v_list, listed_before, head_before, before, block,

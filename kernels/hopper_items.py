@@ -124,7 +124,8 @@ def _note_limits(  # type: ignore[no-untyped-def]
     notes, place, entry, counts, begin, listed, piece: gl.constexpr, layout: gl.constexpr
 ):
     at, own_start, count = _piece(entry, counts, piece)
-    note(notes, place + LIMITS + 3 * piece, at, layout)
+    if piece > 0:
+        note(notes, place + LIMITS + 3 * piece, at, layout)
     note(notes, place + LIMITS + 3 * piece + 1, own_start - begin, layout)
     note(notes, place + LIMITS + 3 * piece + 2, count - listed, layout)
 
@@ -164,6 +165,7 @@ def schedule(  # type: ignore[no-untyped-def]
         front = (begin - first + KEYS - 1) // KEYS - whole
         listed = few // KEYS
         tails = (most + KEYS - 1) // KEYS - listed
+        # Below 2^31, as `device_plan.require_addressable` says.
         la_at = gl.where(la_base < 0, -1, la_base + (mask_row + mask_head) * la_stride)
         hot = listed + whole
         if la_at >= 0:
@@ -173,7 +175,8 @@ def schedule(  # type: ignore[no-untyped-def]
                 on = tiles_on(column, tile_row, bits + la_at, level, levels, neighbour)
                 hot += gl.sum(on.to(gl.int32), 0)
 
-        # What is written in front of the arrival below is seen by who waits for it.
+        # The producer sees what is written in front of the arrival below, and the warpgroups too,
+        # which wait for what the producer does behind it.
         here = slot * NOTES
         note(notes, here + HEAD, head, note_layout)
         note(notes, here + KV_HEAD, kv_head, note_layout)

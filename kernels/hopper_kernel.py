@@ -261,7 +261,10 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     APART: gl.constexpr,
     D: gl.constexpr,
 ):
-    """Attend the rows of `tiles` tiles under all heads. Launch one program per multiprocessor."""
+    """Attend the rows of `tiles` tiles under all heads.
+
+    Launch one program per multiprocessor, and no more of them than tiles * heads.
+    """
     dtype: gl.constexpr = out.dtype.element_ty
     # Two items' queries and notes: the next item's come while one is worked on.
     q_tile = gl.allocate_shared_memory(dtype, [4, 1, HALF, D], q.layout)

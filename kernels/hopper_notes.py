@@ -21,13 +21,14 @@ PIECES = gl.constexpr(columns.PIECES)
 # of own keys, and of the list; HOT: blocks without a mask; WHOLE: whole tiles of own keys, LISTED:
 # whole blocks of the list. LA_AT: where the layer's and head's bits of the span are, below 0 where
 # all tiles are on; LA_ROW: which row of them; LA_LEVEL: from which level on a tile is on.
-# SHARED: whether there are further pieces. LIMITS: of each piece, the row it begins at, its first
-# own key, from the tile's first row on, and the listed keys it sees, from the first masked one on.
+# SHARED: whether there are further pieces. LIMITS: of each piece, the row it begins at (not noted
+# of the first one: 0), its first own key, from the tile's first row on, and the listed keys it
+# sees, from the first masked one on.
 (
     HEAD, KV_HEAD, MASK_HEAD, TILE_AT, FIRST_ROW, STOP_ROW, FIRST_KEY, LIST_START,
     FRONT, TAILS, HOT, WHOLE, LISTED, LA_AT, LA_ROW, LA_LEVEL, SHARED, LIMITS,
 ) = map(gl.constexpr, range(18))  # fmt: skip
-NOTES = gl.constexpr(17 + 3 * columns.PIECES)
+NOTES = gl.constexpr(LIMITS.value + 3 * columns.PIECES)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]

@@ -42,7 +42,7 @@ class SparseHandler:
         """Before each forward: where its rows start, and that they are the plans' tokens.
 
         A hook belongs to the model, not to a thread: calls under another plan are not ours. They
-        come without `kwargs` where our block ends while torch goes through the model's hooks.
+        come without `kwargs` where our block begins or ends while torch goes through the hooks.
         """
         if active_handler(module.config) is not self:
             return

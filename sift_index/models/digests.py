@@ -35,7 +35,7 @@ def _writes(model: torch.nn.Module) -> int:
 
 def _digest(model: torch.nn.Module) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    # torch.compile'd modules have their names under another one.
+    # torch.compile puts `_orig_mod.` into the names of what it wraps.
     named = ((name.replace("_orig_mod.", ""), p) for name, p in model.named_parameters())
     for name, tensor in sorted(named, key=lambda pair: pair[0]):
         digest.update(f"{name}:{tuple(tensor.shape)}:".encode())

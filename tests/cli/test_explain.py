@@ -1,6 +1,7 @@
 """`sift-index explain` as a user runs it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,15 @@ def test_wrong_usage(folder, tiny_model_dir):
     assert CliRunner().invoke(cli, ["explain", str(folder / "index")]).exit_code == 2
     version = call(folder, tiny_model_dir, "a.txt", "--version=7")
     assert version.exit_code == 4 and "version 7" in version.stderr
-    assert call(folder, tiny_model_dir, "a.txt", "--version=1").exit_code == 0
+
+
+def test_older_versions(folder, tiny_model_dir, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    deleted = CliRunner().invoke(cli, ["delete", str(tmp_path / "index"), "a.txt"])
+    assert deleted.exit_code == 0, deleted.output
+    newest = call(tmp_path, tiny_model_dir, "a.txt", "--output=json")
+    older = call(tmp_path, tiny_model_dir, "a.txt", "--version=1", "--output=json")
+    assert (json.loads(newest.stdout)["hits"], json.loads(older.stdout)["hits"]) == (0, 1)
 
 
 def test_quality_and_crossover(folder, tiny_model_dir, tmp_path):
