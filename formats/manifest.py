@@ -218,8 +218,10 @@ def _unknown(where: object, expected: str, found: str) -> FeatureError:
 
 def _not_found(paths: IndexPaths, wanted: int | None, present: list[int]) -> IndexNotFoundError:
     name = "manifest-00000001.json or later" if wanted is None else f"version {wanted}"
-    found = f"versions {present[0]} to {present[-1]}" if present else paths.absence()
-    return IndexNotFoundError(
-        f"{paths.root}: expected an index ({name}), found {found};"
-        " check the path or run `sift-index build`"
-    )
+    advice = "check the path or run `sift-index build`"
+    found = paths.absence()
+    if present:
+        advice = "choose one that `sift-index versions` lists"
+        first, last = present[0], present[-1]
+        found = f"version {last} alone" if first == last else f"versions {first} to {last}"
+    return IndexNotFoundError(f"{paths.root}: expected an index ({name}), found {found}; {advice}")

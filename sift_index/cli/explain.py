@@ -1,7 +1,9 @@
 """`sift-index explain`: which documents of a prompt are found, and how sparse it gets."""
 
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -65,10 +67,40 @@ def explain(
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     table_of_device = find_crossover(crossover, place)
     opened = SiftIndex.open(index, version=number)
-    plan = opened.compose(_prompt(opened, documents, question, model), level, quality)
+    prompt = _prompt(opened, documents, question, model)
+    plan = opened.compose(prompt, level, quality)
     measured = map(read_crossover, sorted(packaged_tables().glob("*.yaml")))
     found = explained(plan, table_of_device, measured)
-    emit(found.to_json(), lambda console: _show(console, found, documents), output)
+    parts = _parts(prompt, ["prefix", *map(str, documents), "question"], found)
+    values = found.to_json()
+    for one, part in zip(values["segments"], parts, strict=True):
+        one["document"] = part.name
+    emit(values, lambda console: _show(console, found, parts), output)
+
+
+class _Part(NamedTuple):
+    """Which part of the prompt a segment is a piece of: a document's path, prefix or question."""
+
+    name: str
+    piece: int
+    pieces: int
+
+    def __str__(self) -> str:
+        name = Path(self.name).name
+        return name if self.pieces == 1 else f"{name} ({self.piece} of {self.pieces})"
+
+
+def _parts(
+    prompt: Sequence["Segment"], names: Sequence[str], found: "Explanation"
+) -> list["_Part"]:
+    """Return of each segment its part: those longer than the index's longest are several pieces."""
+    parts: list[_Part] = []
+    stops = accumulate(len(segment.ids) for segment in prompt)
+    for name, stop in zip(names, stops, strict=True):
+        rest = found.segments[len(parts) :]
+        count = next(n for n, one in enumerate(rest, 1) if one.stop == stop)
+        parts += [_Part(name, number, count) for number in range(1, count + 1)]
+    return parts
 
 
 def _prompt(
@@ -113,24 +145,22 @@ def _known_name(index: "SiftIndex", path: Path) -> str | None:
     return next((name for name in names if index.reader.document_keys(name)), None)
 
 
-def _show(console: Any, found: "Explanation", documents: tuple[Path, ...]) -> None:
+def _show(console: Any, found: "Explanation", parts: Sequence[_Part]) -> None:
     from sift_index.runtime.explain import REASONS
 
-    names = ["prefix", *(path.name for path in documents), "question"]
-    # A long document is several pieces, so names are given only where they are sure to fit.
-    named = names if len(names) == len(found.segments) else [""] * len(found.segments)
     rows = [
-        [name, f"{one.start:,}", f"{one.stop - one.start:,}", one.kind, REASONS[one.reason]]
-        for name, one in zip(named, found.segments, strict=True)
+        [str(part), f"{one.start:,}", f"{one.stop - one.start:,}", one.kind, REASONS[one.reason]]
+        for part, one in zip(parts, found.segments, strict=True)
     ]
     console.print(table("Segments", ["document", "at", "tokens", "as", "why"], rows))
     shares = [("all", found.total), *((str(n), one) for n, one in enumerate(found.layers))]
     lines = [[n, f"{one.density:.3f}", f"{one.la:.3f}", f"{one.ca:.3f}"] for n, one in shares]
     title = "\nScores computed, by layer: of all, inside documents (LA), between them (CA)"
     console.print(table(title, ["layer", "density", "LA", "CA"], lines))
+    split = any(part.pieces > 1 for part in parts)
     console.print(
-        f"\n{found.hits} documents found, {found.misses} not; at most {found.most:.2f} times as "
-        "fast as dense attention"
+        f"\n{found.hits} {'pieces of documents' if split else 'documents'} found, {found.misses} "
+        f"not; at most {found.most:.2f} times as fast as dense attention"
     )
     for note in found.notes:
         console.print(f"note: {note}", markup=False)

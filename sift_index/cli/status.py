@@ -8,7 +8,14 @@ from rich.console import Console
 
 from sift_index.cli.frame import emit, framed
 from sift_index.cli.location import index_location
-from sift_index.formats.buildstate import DEAD, FAILED, INTERRUPTED, RUNNING, BuildState
+from sift_index.formats.buildstate import (
+    DEAD,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    BuildState,
+)
 from sift_index.formats.location import Location
 from sift_index.formats.store import IndexPaths
 
@@ -83,7 +90,8 @@ def build_lines(build: BuildState) -> list[str]:
         f"trouble     {build.failures:,} failures, {build.retries:,} retries, "
         f"{build.worker_deaths:,} workers lost",
     ]
-    return [*lines, f"last said   {build.message}"] if build.message else lines
+    said = build.message and build.verdict() != FINISHED
+    return [*lines, f"last said   {build.message}"] if said else lines
 
 
 def index_lines(found: "IndexStatus") -> list[str]:
@@ -140,7 +148,7 @@ def _verdict(build: BuildState) -> str:
 
 def _work(build: BuildState) -> str:
     if not build.units:
-        return "no units yet"
+        return "nothing to compute" if build.verdict() == FINISHED else "no units yet"
     share = build.tokens_done / max(1, build.tokens)
     text = (
         f"{build.units_done:,} of {build.units:,} units, {build.tokens_done:,} of "

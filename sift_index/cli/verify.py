@@ -49,10 +49,11 @@ def verify(index: Location, number: int | None, quick: bool, output: str) -> int
 
 def _print(console: Console, report: VerifyReport) -> None:
     for problem in report.problems:
-        console.print(f"{type(problem).__name__}: {problem}", markup=False)
+        console.print(f"{type(problem).__name__}: {problem}", markup=False, soft_wrap=True)
     for name in report.garbage:
-        console.print(f"not used by any version: {name}", markup=False)
-    verdict = "ok" if report.ok else f"{len(report.problems)} problems"
+        console.print(f"not used by any version: {name}", markup=False, soft_wrap=True)
+    count = len(report.problems)
+    verdict = "ok" if report.ok else f"{count} problem{'s' if count > 1 else ''}"
     console.print(
         f"{verdict}: {report.files:,} files, {report.bytes:,} bytes, {report.rows:,} rows checked"
     )

@@ -53,6 +53,19 @@ def test_each_document_with_its_reason(folder, tiny_model_dir):
     assert values["most"] == pytest.approx(1 / values["total"]["density"])
 
 
+def test_a_document_above_the_longest_is_several_pieces(folder, tiny_model_dir, tmp_path):
+    long = tmp_path / "long.txt"
+    long.write_text("Much of it. " * 600)
+    names = [str(folder / "corpus" / "a.txt"), str(long)]
+    command = ["explain", str(folder / "index"), *names, "--model", str(tiny_model_dir)]
+    values = json.loads(CliRunner().invoke(cli, [*command, "--output=json"]).stdout)
+    found = [one["document"] for one in values["segments"]]
+    pieces = found.count(str(long))
+    assert found == ["prefix", names[0], *[names[1]] * pieces, "question"] and pieces > 1
+    text = " ".join(CliRunner().invoke(cli, command).output.split())
+    assert f"of {pieces})" in text and f"1 pieces of documents found, {pieces} not" in text
+
+
 def test_text_names_the_files(folder, tiny_model_dir):
     result = call(folder, tiny_model_dir, "a.txt", "b.txt")
     assert result.exit_code == 0, result.output

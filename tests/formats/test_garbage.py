@@ -260,7 +260,7 @@ def test_a_reader_keeps_what_it_mapped(compacted: SmallIndex) -> None:
     for reader, row in ((used, rows[2]), (idle, rows[0])):
         with pytest.raises(IndexNotFoundError, match=r"gc` removed this version; open the index"):
             reader.lookup(row.key)
-    with pytest.raises(IndexNotFoundError, match="found versions 4 to 4"):
+    with pytest.raises(IndexNotFoundError, match="found version 4 alone"):
         IndexReader.open(paths.root, 2)
 
 

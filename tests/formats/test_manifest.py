@@ -57,7 +57,7 @@ def test_no_index_says_what_was_expected(paths: IndexPaths) -> None:
 
 @pytest.mark.parametrize("version", [0, 3])
 def test_a_missing_version_names_those_there(small_index: SmallIndex, version: int) -> None:
-    with pytest.raises(IndexNotFoundError, match=f"version {version}.*versions 1 to 2"):
+    with pytest.raises(IndexNotFoundError, match=f"version {version}.*versions 1 to 2; choose one"):
         read_manifest(small_index.paths, version)
 
 
