@@ -101,16 +101,19 @@ class BuildEstimate:
             f"{len(self.failed):,} that cannot be indexed",
             *(f"            {failure.line()}" for failure in self.failed[:SHOWN]),
         ]
-        return [
-            f"documents   {self.documents:,} found: {self.new:,} new, {self.changed:,} changed, "
-            f"{self.unchanged:,} unchanged; {self.keys:,} keys to compute",
-            *(left_out if self.empty or self.too_long or self.failed else []),
-            f"index       {self.removed:,} documents that the corpus does not have {leave}",
+        cost = [
             f"work        {self.tokens:,} tokens in {self.units:,} units",
             f"rate        {self.tokens_per_second:,.0f} tokens/s on {self.workers} workers, "
             f"measured on {self.measured_tokens:,} tokens",
             f"time        about {self.seconds:,.0f} s here; {self.device_hours:,.3f} {kind} hours",
             f"size        about {self.index_bytes:,} bytes",
+        ]
+        return [
+            f"documents   {self.documents:,} found: {self.new:,} new, {self.changed:,} changed, "
+            f"{self.unchanged:,} unchanged; {self.keys:,} keys to compute",
+            *(left_out if self.empty or self.too_long or self.failed else []),
+            f"index       {self.removed:,} documents that the corpus does not have {leave}",
+            *(cost if self.keys else ["work        nothing to compute"]),
             *(many if self.packs > MANY_UNITS else []),
             "nothing was written; run the same command without --dry-run to build",
         ]

@@ -1,6 +1,7 @@
 """Loading a model by preset name, local folder or hub id, refusing what cannot be indexed."""
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -56,9 +57,10 @@ def resolve_model(name: str) -> ModelReference:
         return ModelReference(name, location, preset.prompt, preset.context)
     if is_folder(name) or (name.count("/") == 1 and not name.startswith((".", "/", "~"))):
         return ModelReference(name, name, None, None)
+    close = get_close_matches(name, preset_names(), n=1)
     raise UsageError(
         f"expected a preset ({', '.join(preset_names())}), a local folder or a hub id "
-        f"(owner/name), found {name!r}"
+        f"(owner/name), found {name!r}{f'; did you mean {close[0]}?' if close else ''}"
     )
 
 

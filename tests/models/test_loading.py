@@ -45,6 +45,13 @@ def test_the_demo_model_is_the_preset(smollm2):
     assert smollm2.tokenizer("<|im_start|>", add_special_tokens=False).input_ids == [1]
 
 
+def test_a_mistyped_preset_is_guessed():
+    with pytest.raises(UsageError, match=r"did you mean smollm2-135m\?"):
+        load_model("smolm2-135m", "float32", "cpu")
+    with pytest.raises(UsageError, match="found 'something-else'$"):
+        load_model("something-else", "float32", "cpu")
+
+
 @pytest.mark.parametrize("name", ["nothing", "./missing/folder", "/missing/folder", "~/x", "a/b/c"])
 def test_a_name_that_is_nothing_is_refused(name):
     with pytest.raises(UsageError, match="a preset .*, a local folder or a hub id .*found '"):

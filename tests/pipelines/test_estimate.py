@@ -104,6 +104,8 @@ def test_what_an_index_holds_needs_no_work(estimate, inline, tmp_path):
     inline(corpus, index)
     done = estimate(corpus, index)
     assert (done.documents, done.keys, done.tokens, done.units) == (1, 0, 0, 0)
+    said = "\n".join(done.lines())
+    assert "nothing to compute" in said and "tokens/s" not in said
     write(corpus, {"b.txt": text(200, 2)})
     assert (estimate(corpus, index).keys, estimate(corpus, index).tokens) == (1, 202)
 
