@@ -159,13 +159,14 @@ def _consume(  # type: ignore[no-untyped-def]
     number = 0
     slot = 0
     mbarrier.wait(q_full.index(0), 0)
-    head = read(notes, slot * NOTES + HEAD, note_layout)
+    head = read(notes, HEAD, note_layout)
     while head >= 0:
-        front = read(notes, slot * NOTES + FRONT, note_layout)
-        few = front + read(notes, slot * NOTES + TAILS, note_layout)
-        whole = read(notes, slot * NOTES + WHOLE, note_layout)
-        own_from, listed_to = read_limits(notes, slot * NOTES, limited_rows, note_layout)
-        hot = read(notes, slot * NOTES + HOT, note_layout)
+        here = slot * NOTES
+        front = read(notes, here + FRONT, note_layout)
+        few = front + read(notes, here + TAILS, note_layout)
+        whole = read(notes, here + WHOLE, note_layout)
+        own_from, listed_to = read_limits(notes, here, limited_rows, note_layout)
+        hot = read(notes, here + HOT, note_layout)
 
         q = q_tile.index(2 * slot + GROUP).reshape([HALF, D])
         # The diagonal, of which each row sees a key: from its maximum the others go on.
@@ -199,10 +200,10 @@ def _consume(  # type: ignore[no-untyped-def]
                     False, STAGES, GROUP, TURNS,
                 )  # fmt: skip
         # Where to store is read here: registers are scarce in the loops.
-        head = read(notes, slot * NOTES + HEAD, note_layout)
-        row = read(notes, slot * NOTES + TILE_AT, note_layout)
-        first = read(notes, slot * NOTES + FIRST_ROW, note_layout)
-        stop = read(notes, slot * NOTES + STOP_ROW, note_layout)
+        head = read(notes, here + HEAD, note_layout)
+        row = read(notes, here + TILE_AT, note_layout)
+        first = read(notes, here + FIRST_ROW, note_layout)
+        stop = read(notes, here + STOP_ROW, note_layout)
         mbarrier.arrive(finished.index(slot))
 
         last = stage_of(block - 1, STAGES)

@@ -28,12 +28,13 @@ LEAVE_ROOM_BEHIND = gl.constexpr(
 )
 
 
-def _per_value(values: int, kind: str, begin: str, one: str, end: str) -> tuple[str, str]:
-    """Return assembly that changes a thread's `values` floats in place, and its constraints.
+@gluon.constexpr_function  # type: ignore[untyped-decorator]
+def _for_each(values: int, begin: str, one: str, end: str = "") -> str:
+    """Return assembly that changes a thread's `values` floats in place.
 
-    A second operand of each, of a `kind`, is the same for all values of a row, so `begin` and `one`
-    name two of them: {upper} for rows r, {lower} for rows r + 8. {at} is the value, {by} its row's.
-    `one` also gets the value's {bit} among the row's: a thread holds two keys of every eight.
+    A second operand of each is the same for all values of a row, so `begin` and `one` name two of
+    them: {upper} for rows r, {lower} for rows r + 8. {at} is the value, {by} its row's operand, and
+    {bit} the value's among those of its row: a thread holds two keys of every eight.
     """
     names = {"upper": f"${2 * values}", "lower": f"${2 * values + 2}"}
     lines = [
@@ -41,30 +42,34 @@ def _per_value(values: int, kind: str, begin: str, one: str, end: str) -> tuple[
         for at in range(values)
         for bit in [1 << (at // 4 * 2 + at % 2)]
     ]
+    return " ".join(["{", begin.format(**names), *lines, end, "}"])
+
+
+@gluon.constexpr_function  # type: ignore[untyped-decorator]
+def _operands(values: int, kind: str) -> str:
+    """Return the constraints of `_for_each`, whose second operands are of a kind."""
     tied = [str(at) for at in range(values)]
-    constraints = ",".join(["=f"] * values + tied + [kind] * values)
-    return " ".join(["{", begin.format(**names), *lines, end, "}"]), constraints
+    return ",".join(["=f"] * values + tied + [kind] * values)
 
 
-def _rescaling(values: int) -> tuple[str, str]:
+@gluon.constexpr_function  # type: ignore[untyped-decorator]
+def _rescaling(values: int) -> str:
     """Return assembly that multiplies a thread's values, unless all of its warp's factors are 1."""
     begin = (
         ".reg .pred some, any; setp.neu.f32 some, {upper}, 0f3F800000; "
         "setp.neu.or.f32 some, {lower}, 0f3F800000, some; "
         "vote.sync.any.pred any, some, 0xffffffff; @!any bra AS_IT_IS;"
     )
-    return _per_value(values, "f", begin, "mul.f32 {at}, {at}, {by};", "AS_IT_IS:")
+    code: str = _for_each(values, begin, "mul.f32 {at}, {at}, {by};", "AS_IT_IS:")
+    return code
 
 
-def _hiding(values: int) -> tuple[str, str]:
+@gluon.constexpr_function  # type: ignore[untyped-decorator]
+def _hiding(values: int) -> str:
     """Return assembly that puts minus infinity in place of values whose bit is off."""
     one = "and.b32 bit, {by}, {bit}; setp.ne.b32 on, bit, 0; selp.f32 {at}, {at}, 0fFF800000, on;"
-    return _per_value(values, "r", ".reg .b32 bit; .reg .pred on;", one, "")
-
-
-RESCALING_64, RESCALING_64_TYPES = map(gl.constexpr, _rescaling(32))
-RESCALING_128, RESCALING_128_TYPES = map(gl.constexpr, _rescaling(64))
-HIDING, HIDING_TYPES = map(gl.constexpr, _hiding(64))
+    code: str = _for_each(values, ".reg .b32 bit; .reg .pred on;", one)
+    return code
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -128,20 +133,18 @@ def hide(scores, low, high):  # type: ignore[no-untyped-def]
     on = gl.convert_layout(on, of_thread, assert_trivial=True).expand_dims(1).expand_dims(3)
     on, _ = gl.broadcast(on, scores.reshape([HALF, KEYS // 8, 4, 2]))
     on = gl.convert_layout(on.reshape([HALF, KEYS]), scores.type.layout, assert_trivial=True)
-    return gl.inline_asm_elementwise(HIDING, HIDING_TYPES, [scores, on], gl.float32, True, 64)
+    values: gl.constexpr = KEYS // 2
+    return gl.inline_asm_elementwise(
+        _hiding(values), _operands(values, "r"), [scores, on], gl.float32, True, values
+    )
 
 
 @gluon.jit
 def rescale(acc, factor):  # type: ignore[no-untyped-def]
     """Return acc [64, D] times its rows' factors, which are mostly 1."""
-    D: gl.constexpr = acc.shape[1]
     factor = gl.convert_layout(factor, gl.SliceLayout(1, acc.type.layout))[:, None]
     factor, _ = gl.broadcast(factor, acc)
-    if D == 64:
-        return gl.inline_asm_elementwise(
-            RESCALING_64, RESCALING_64_TYPES, [acc, factor], gl.float32, False, 32
-        )
-    else:
-        return gl.inline_asm_elementwise(
-            RESCALING_128, RESCALING_128_TYPES, [acc, factor], gl.float32, False, 64
-        )
+    values: gl.constexpr = acc.shape[1] // 2
+    return gl.inline_asm_elementwise(
+        _rescaling(values), _operands(values, "f"), [acc, factor], gl.float32, False, values
+    )
